@@ -1,0 +1,1 @@
+"""Braid: a language model that reads, thinks and answers at the same time."""

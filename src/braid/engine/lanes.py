@@ -1,0 +1,134 @@
+"""The state of each lane of a session: what waits to be read, what is about to be said."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from braid.engine.span import Span
+from braid.engine.stops import StopMatcher
+from braid.streams.events import DeltaBuffer
+from braid.streams.lanes import Lane
+from braid.streams.stream_spec import StreamSpec
+from braid.model.codec import TokenizerCodec
+from braid.streams.text import IncrementalDetokenizer, IncrementalTokenizer
+
+__all__ = ["InputLane", "OutputLane", "Phase"]
+
+Phase = Literal["waiting", "speaking", "silent", "asleep", "closed"]
+"""`waiting` for its turn to begin; `speaking`, with a token for the next row; awake but `silent`, and probed;
+`asleep` until the next turn, and not probed; `closed` for good."""
+
+
+@dataclass
+class InputLane:
+    """One stream that is fed from outside."""
+
+    lane: Lane
+    spec: StreamSpec
+    span: Span
+    tokenizer: IncrementalTokenizer
+    feed: Literal["paced", "burst"]
+    queue: deque[tuple[int, str]] = field(default_factory=deque[tuple[int, str]])
+    """Tokens that have not entered a row yet, with the text that each covers."""
+    text: str = ""
+    """All that was written in this turn."""
+    has_ended: bool = False
+    is_closed: bool = False
+    num_read: int = 0
+    """Tokens that entered rows in this turn."""
+
+    @property
+    def label(self) -> str:
+        """Name of the lane."""
+        return self.lane.label
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether no more comes in this turn, and all that came was read."""
+        return self.is_closed or ((self.has_ended or not self.text) and not self.queue)
+
+
+@dataclass
+class OutputLane:
+    """One stream that the model speaks."""
+
+    lane: Lane
+    spec: StreamSpec
+    span: Span
+    codec: TokenizerCodec
+    closer: Span | None = None
+    """In views: turn closer, instructions and assistant header, read by this lane alone."""
+    phase: Phase = "waiting"
+    pending: tuple[int, bool] | None = None
+    """The token for the next row, and whether it was forced."""
+    forced: deque[int] = field(default_factory=deque[int])
+    """Tokens that will be said whatever the model thinks."""
+    force_start: bool = False
+    """Start at the next chance, whatever the wait."""
+    last_logits_V: Tensor | None = None
+    """Logits after which the lane chose silence; what `force` draws from."""
+    index: int = 0
+    """Tokens drawn or forced in this turn."""
+    counts: Counter[int] = field(default_factory=Counter[int])
+    turn_text: str = ""
+    detokenizer: IncrementalDetokenizer = field(init=False)
+    stops: StopMatcher = field(init=False)
+    deltas: DeltaBuffer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.deltas = DeltaBuffer(self.label, self.spec)
+        self._fresh()
+
+    @property
+    def label(self) -> str:
+        """Name of the lane."""
+        return self.lane.label
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether it speaks, or is asked in every row whether it will."""
+        return self.phase in ("speaking", "silent")
+
+    def say(self, token: int) -> tuple[str, str | None]:
+        """Take a token as said.
+
+        Returns:
+            The text that it completes, and why the lane's turn is over with it (`end`, `stop`, `length`), or None.
+        """
+        self.index += 1
+        self.counts[token] += 1
+        text, is_stopped = self.stops.push(self.detokenizer.push(token))
+        finish = "stop" if is_stopped else "end" if token in self.codec.end_ids else None
+        if finish is None and self.index == self.spec.max_tokens:
+            finish = "length"
+        if finish in ("end", "length"):
+            rest, is_stopped = self.stops.push(self.detokenizer.flush())
+            text += rest if is_stopped else rest + self.stops.flush()
+        self.turn_text += text
+        self.pending = (self.forced.popleft(), True) if self.forced and finish is None else None
+        return text, finish
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether it has said anything in this turn."""
+        return self.index > 0
+
+    def begin_turn(self) -> None:
+        """Forget the last turn and wait for the start of the next."""
+        if self.phase != "closed":
+            self.phase = "waiting"
+        self.pending = None
+        self.forced.clear()
+        self.force_start = False
+        self.last_logits_V = None
+        self.index = 0
+        self.turn_text = ""
+        self._fresh()
+
+    def _fresh(self) -> None:
+        self.detokenizer = IncrementalDetokenizer(self.codec)
+        self.stops = StopMatcher(self.spec.stop)

@@ -1,0 +1,73 @@
+"""The shared beginning of all views: the model's chat template around the conversation so far."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from braid.engine.span import Span
+from braid.errors import ChatTemplateError
+from braid.model.chat import ChatFormat, Message
+from braid.model.codec import TokenizerCodec
+from braid.streams.stream_spec import StreamSpec
+
+__all__ = ["Preamble"]
+
+
+class Preamble:
+    """What stands before the inputs, and the closers that stand behind them.
+
+    When a turn ends, the answer becomes history: the template is rendered anew, and what has changed since the
+    common beginning is prefilled, so that the next turn reads the last answer.
+
+    Args:
+        codec: The model's tokenizer. Without a chat template, text is continued as it is.
+        system: System prompt; None leaves it to the template.
+        span: Where the preamble is cached.
+    """
+
+    def __init__(self, codec: TokenizerCodec, system: str | None, span: Span) -> None:
+        self.span = span
+        self.history: list[Message] = []
+        self._codec = codec
+        self._cached: list[int] = []
+        try:
+            self._format = ChatFormat(codec, system)
+        except ChatTemplateError:
+            self._format = ChatFormat.bare()
+        self._closers = lru_cache(maxsize=64)(self._render_closer)
+        self.text = ""
+        self._wanted: list[int] = []
+        self._render()
+
+    def _render(self) -> None:
+        self.text = self._format.preamble(self.history)
+        self._wanted = self._codec.encode_template(self.text)
+        self.is_stale = self._wanted != self._cached
+
+    def remember(self, said: str, answered: str) -> None:
+        """Make a turn history."""
+        self.history += [Message("user", said), Message("assistant", answered)]
+        self._closers.cache_clear()
+        self._render()
+
+    def missing(self) -> tuple[int, list[int]]:
+        """How many cached tokens still hold, and which tokens come after them."""
+        kept = 0
+        for old, new in zip(self._cached, self._wanted, strict=False):
+            if old != new:
+                break
+            kept += 1
+        self._cached = list(self._wanted)
+        return kept, self._wanted[kept:]
+
+    def closer_text(self, spec: StreamSpec) -> str:
+        """Turn closer, the stream's own instructions, assistant header."""
+        return self._closers(spec.instructions)[0]
+
+    def closer_ids(self, spec: StreamSpec) -> tuple[int, ...]:
+        """The same in tokens."""
+        return self._closers(spec.instructions)[1]
+
+    def _render_closer(self, instructions: str | None) -> tuple[str, tuple[int, ...]]:
+        text = self._format.closer(self.history, instructions)
+        return text, tuple(self._codec.encode_template(text))

@@ -1,0 +1,93 @@
+"""What a session tells the world: its transcript, and the events that clients see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from braid.engine.lanes import OutputLane
+from braid.streams.entries import Cell, LifeEvent, LifeKind, Row
+from braid.streams.events import (
+    CellData,
+    ClosedEvent,
+    Event,
+    NoticeEvent,
+    QuiescentEvent,
+    RowEvent,
+    StateEvent,
+    StreamState,
+    TurnEvent,
+)
+from braid.streams.transcript import Transcript
+
+__all__ = ["Record"]
+
+
+class Record:
+    """Writes the transcript and queues events, in one place so that the two cannot disagree.
+
+    Args:
+        transcript: The canonical record; rows and life-cycle events are appended.
+    """
+
+    def __init__(self, transcript: Transcript) -> None:
+        self.transcript = transcript
+        self._events: list[Event] = []
+
+    def take(self) -> list[Event]:
+        """The events since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def row(self, t: int, cells: Mapping[str, Cell]) -> None:
+        """A row whose tokens are decided; its forward comes next."""
+        self.transcript.append(Row(t, dict(cells)))
+        shown = {
+            label: CellData(token=cell.token, text=cell.text, forced=cell.forced) for label, cell in cells.items()
+        }
+        self._events.append(RowEvent(t=t, cells=shown))
+
+    def life(
+        self,
+        t: int,
+        kind: LifeKind,
+        lane: str | None = None,
+        *,
+        tokens: tuple[int, ...] = (),
+        text: str = "",
+        reason: str = "",
+    ) -> None:
+        """A life-cycle event; it takes effect before row `t`."""
+        self.transcript.append(LifeEvent(t=t, kind=kind, lane=lane, tokens=tokens, text=text, reason=reason))
+
+    def said(self, t: int, lane: OutputLane, cell: Cell) -> None:
+        """An output has said a token; its text is sent when the chunk is full."""
+        delta = lane.deltas.push(t, cell.token, cell.text)
+        if delta is not None:
+            self._events.append(delta)
+
+    def send(self, lane: OutputLane) -> None:
+        """What an output has said and clients have not seen."""
+        delta = lane.deltas.flush()
+        if delta is not None:
+            self._events.append(delta)
+
+    def state(self, t: int, stream: str, state: StreamState, reason: str = "") -> None:
+        """A stream's change of state."""
+        self._events.append(StateEvent(t=t, stream=stream, state=state, reason=reason))
+
+    def notice(self, t: int, code: str, message: str, stream: str | None = None) -> None:
+        """Something that a person may want to know."""
+        self._events.append(NoticeEvent(t=t, stream=stream, code=code, message=message))
+
+    def quiescent(self, t: int) -> None:
+        """Input has ended and every awake output is silent."""
+        self._events.append(QuiescentEvent(t=t))
+
+    def turn(self, t: int, turn: int) -> None:
+        """A turn is over."""
+        self.life(t, "turn")
+        self._events.append(TurnEvent(t=t, turn=turn))
+
+    def closed(self, t: int, reason: str) -> None:
+        """The session is closed."""
+        self._events.append(ClosedEvent(t=t, reason=reason))

@@ -1,0 +1,69 @@
+"""What one session asks of one forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from braid.engine.span import Span
+from braid.streams.patterns import Dense, Pattern
+
+__all__ = ["Feed", "Sight", "Work"]
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Feed:
+    """Tokens that enter one span in this forward; or one probe of its lane."""
+
+    label: str
+    """The lane that the tokens belong to, and that the logits are for."""
+    span: Span
+    token_ids: Ints
+    positions: Ints
+    times: Ints
+    slots: Ints
+    """Where the keys and values go; -1 for a probe, of which nothing is kept and which only it itself reads."""
+    predict: bool = False
+    """Whether the last token's logits are asked for."""
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether nothing of it is kept."""
+        return bool(self.slots[0] < 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """What the tokens of one feed read of one span."""
+
+    feed: Feed
+    span: Span
+    start: Ints
+    """First token that each query reads, `[n]`."""
+    stop: Ints
+    """One past the last, `[n]`."""
+    shifts: Ints
+    """Shift of the queries' span less that of this one, `[n]`."""
+    pattern: Pattern = Dense()
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """The feeds of one session in one forward, and what each reads."""
+
+    feeds: tuple[Feed, ...]
+    sights: tuple[Sight, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """New tokens, probes included."""
+        return sum(len(feed.token_ids) for feed in self.feeds)
+
+    @property
+    def predicted(self) -> tuple[str, ...]:
+        """The lanes that logits are asked for, in the order in which they come back."""
+        return tuple(feed.label for feed in self.feeds if feed.predict)

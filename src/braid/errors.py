@@ -1,0 +1,323 @@
+"""Every error that Braid raises on purpose, in one tree.
+
+    BraidError
+    ├── InputError                   what the caller passed cannot be used
+    │   ├── EmptyInputError
+    │   ├── UnknownStreamError
+    │   ├── DirectionError
+    │   └── SamplingError
+    ├── TopologyError                a topology that cannot be
+    │   ├── UnknownKeyError
+    │   ├── ForbiddenFlowError
+    │   └── UnknownPresetError
+    ├── TranscriptError              a transcript file that cannot be read
+    │   ├── TranscriptVersionError
+    │   └── TranscriptCorruptError
+    ├── ModelError                   a model that cannot be loaded or served rightly
+    │   ├── ModelNotFoundError
+    │   ├── DownloadError
+    │   ├── WeightsMissingError
+    │   ├── WeightsCorruptError
+    │   ├── UnsupportedModelError
+    │   ├── TokenizerError
+    │   ├── ChatTemplateError
+    │   ├── CheckpointConflictError
+    │   └── ContextOverflowError
+    ├── CacheError                   the key-value pool
+    │   ├── PoolFullError
+    │   ├── PoolTooSmallError
+    │   └── IntegrityError
+    ├── SessionError                 a verb that the session's state does not allow
+    │   ├── SessionClosedError
+    │   ├── StreamClosedError
+    │   ├── InputEndedError
+    │   ├── NothingToForceError
+    │   └── BudgetExceededError
+    └── UnsupportedByBackend
+
+Each class has an `exit_code` for the command line and a `code` for the wire; both are stable. A message says
+what is wrong and what would work. `assert` is for Braid's own mistakes, these are for everyone else's.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BraidError",
+    "BudgetExceededError",
+    "CacheError",
+    "ChatTemplateError",
+    "CheckpointConflictError",
+    "ContextOverflowError",
+    "DirectionError",
+    "DownloadError",
+    "EmptyInputError",
+    "ForbiddenFlowError",
+    "InputEndedError",
+    "InputError",
+    "IntegrityError",
+    "ModelError",
+    "ModelNotFoundError",
+    "NothingToForceError",
+    "PoolFullError",
+    "PoolTooSmallError",
+    "SamplingError",
+    "SessionClosedError",
+    "SessionError",
+    "StreamClosedError",
+    "TokenizerError",
+    "TopologyError",
+    "TranscriptCorruptError",
+    "TranscriptError",
+    "TranscriptVersionError",
+    "UnknownKeyError",
+    "UnknownPresetError",
+    "UnknownStreamError",
+    "UnsupportedByBackend",
+    "UnsupportedModelError",
+    "WeightsCorruptError",
+    "WeightsMissingError",
+]
+
+
+class BraidError(Exception):
+    """Root of all errors that Braid raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+    code: ClassVar[str] = "error"
+
+
+class InputError(BraidError, ValueError):
+    """What the caller passed cannot be used."""
+
+    exit_code = 10
+    code = "input"
+
+
+class EmptyInputError(InputError):
+    """An input stream was given no text where some is needed."""
+
+    exit_code = 11
+    code = "input.empty"
+
+
+class UnknownStreamError(InputError):
+    """A stream was named that the topology does not have."""
+
+    exit_code = 12
+    code = "input.unknown_stream"
+
+
+class DirectionError(InputError):
+    """A verb was used on a stream of the other direction."""
+
+    exit_code = 13
+    code = "input.direction"
+
+
+class SamplingError(InputError):
+    """Sampling parameters that contradict each other or lie out of range."""
+
+    exit_code = 14
+    code = "input.sampling"
+
+
+class TopologyError(BraidError, ValueError):
+    """A topology that cannot be."""
+
+    exit_code = 20
+    code = "topology"
+
+
+class UnknownKeyError(TopologyError):
+    """A key that no topology has; the message names the nearest that exists."""
+
+    exit_code = 21
+    code = "topology.unknown_key"
+
+
+class ForbiddenFlowError(TopologyError):
+    """A flow that `forbid` names could happen; `path` is how."""
+
+    exit_code = 22
+    code = "topology.forbidden_flow"
+
+    def __init__(self, message: str, path: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class UnknownPresetError(TopologyError):
+    """Neither a preset nor a topology file has this name."""
+
+    exit_code = 23
+    code = "topology.unknown_preset"
+
+
+class TranscriptError(BraidError, ValueError):
+    """A transcript that cannot be read."""
+
+    exit_code = 30
+    code = "transcript"
+
+
+class TranscriptVersionError(TranscriptError):
+    """The transcript was written by another version of the format."""
+
+    exit_code = 31
+    code = "transcript.version"
+
+
+class TranscriptCorruptError(TranscriptError):
+    """A line before the last one is damaged."""
+
+    exit_code = 32
+    code = "transcript.corrupt"
+
+
+class ModelError(BraidError):
+    """A model that cannot be loaded, or cannot be served rightly."""
+
+    exit_code = 40
+    code = "model"
+
+
+class ModelNotFoundError(ModelError):
+    """No alias, folder, file or hub repository has this name."""
+
+    exit_code = 41
+    code = "model.not_found"
+
+
+class DownloadError(ModelError):
+    """The model could not be fetched, or what came is not what was asked for."""
+
+    exit_code = 42
+    code = "model.download"
+
+
+class WeightsMissingError(ModelError):
+    """A weight file that the checkpoint names is not there."""
+
+    exit_code = 43
+    code = "model.weights_missing"
+
+
+class WeightsCorruptError(ModelError):
+    """A weight file is truncated or damaged."""
+
+    exit_code = 44
+    code = "model.weights_corrupt"
+
+
+class UnsupportedModelError(ModelError):
+    """The architecture cannot be served exactly; the message says why and what would work."""
+
+    exit_code = 45
+    code = "model.unsupported"
+
+
+class TokenizerError(ModelError):
+    """The tokenizer is missing or cannot do what is asked."""
+
+    exit_code = 46
+    code = "model.tokenizer"
+
+
+class ChatTemplateError(ModelError):
+    """The checkpoint has no chat template, or one that cannot be taken apart."""
+
+    exit_code = 47
+    code = "model.chat_template"
+
+
+class CheckpointConflictError(ModelError):
+    """What the caller asks contradicts what the checkpoint was trained with."""
+
+    exit_code = 48
+    code = "model.conflict"
+
+
+class ContextOverflowError(ModelError):
+    """A position would lie beyond what the model was made for."""
+
+    exit_code = 49
+    code = "model.context"
+
+
+class CacheError(BraidError):
+    """The key-value pool."""
+
+    exit_code = 50
+    code = "cache"
+
+
+class PoolFullError(CacheError):
+    """The pool has too few free pages; nothing was changed."""
+
+    exit_code = 51
+    code = "cache.full"
+
+
+class PoolTooSmallError(CacheError):
+    """The pool could never hold what is asked, however empty."""
+
+    exit_code = 52
+    code = "cache.too_small"
+
+
+class IntegrityError(CacheError):
+    """The pool's books do not balance. This is a bug in Braid."""
+
+    exit_code = 53
+    code = "cache.integrity"
+
+
+class SessionError(BraidError):
+    """A verb that the session's state does not allow."""
+
+    exit_code = 60
+    code = "session"
+
+
+class SessionClosedError(SessionError):
+    """The session is closed."""
+
+    exit_code = 61
+    code = "session.closed"
+
+
+class StreamClosedError(SessionError):
+    """The stream is closed."""
+
+    exit_code = 62
+    code = "session.stream_closed"
+
+
+class InputEndedError(SessionError):
+    """The input stream has ended its turn; the next turn opens it again."""
+
+    exit_code = 63
+    code = "session.input_ended"
+
+
+class NothingToForceError(SessionError):
+    """The stream has not been asked for a token yet, so there is no silence to overrule."""
+
+    exit_code = 64
+    code = "session.nothing_to_force"
+
+
+class BudgetExceededError(SessionError):
+    """A budget that the caller set was used up."""
+
+    exit_code = 65
+    code = "session.budget"
+
+
+class UnsupportedByBackend(BraidError):
+    """The backend cannot do this; `capabilities()` says what it can."""
+
+    exit_code = 70
+    code = "backend.unsupported"

@@ -1,0 +1,158 @@
+"""One call from input to answer: `braid.generate`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from braid.engine.conversation import Conversation
+from braid.engine.core import EngineCore
+from braid.errors import EmptyInputError, InputError
+from braid.model.model import Model
+from braid.streams.events import Event, RowEvent
+from braid.streams.metrics import Metrics, measure
+from braid.streams.presets import topology as as_topology
+from braid.streams.sampling import SamplingSpec
+from braid.streams.topology import Topology
+from braid.streams.transcript import Transcript
+
+__all__ = ["Result", "StreamResult", "generate", "run_rows", "with_sampling"]
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """What one stream held at the end."""
+
+    text: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run; `result["output"].text` is what most callers want."""
+
+    transcript: Transcript
+    metrics: Metrics
+    finished: bool
+    """False when `max_rows` cut the run short."""
+    seconds: float
+    kv_tokens: int
+    kv_bytes: int
+    streams: Mapping[str, StreamResult] = field(default_factory=dict[str, StreamResult])
+
+    def __getitem__(self, stream: str) -> StreamResult:
+        return self.streams[stream]
+
+
+def generate(
+    model: Model,
+    topology: str | Topology,
+    inputs: Mapping[str, str] | str,
+    *,
+    max_rows: int = 512,
+    seed: int = 0,
+    copies: Mapping[str, int] | None = None,
+    sampling: SamplingSpec | Mapping[str, SamplingSpec] | None = None,
+    forced: Mapping[str, str] | None = None,
+    kv_tokens: int | None = None,
+    on_event: Callable[[Event], None] | None = None,
+) -> Result:
+    """Give all input, run one turn, return what every stream said.
+
+    Args:
+        model: From `braid.load`.
+        topology: A preset's name, a YAML file or a `Topology`.
+        inputs: Text of each input stream; a plain string is the first input's.
+        max_rows: Rows after which the run is cut short.
+        seed: Of all sampling noise.
+        copies: Parallel copies of streams that allow them.
+        sampling: For all outputs, or for each by name, instead of the topology's.
+        forced: Text put into the mouths of outputs at the start.
+        kv_tokens: Size of the cache, in tokens; None chooses.
+        on_event: Called with every event as it happens.
+
+    Raises:
+        EmptyInputError: No input has any text.
+        BraidError: Whatever else is wrong, by its own class.
+
+    Example:
+        >>> result = generate(model, "plain", "What is the capital of France?")  # doctest: +SKIP
+        >>> result["output"].text  # doctest: +SKIP
+        'The capital of France is Paris.'
+    """
+    topology = with_sampling(as_topology(topology), sampling)
+    if isinstance(inputs, str):
+        if not topology.input_names:
+            raise InputError("the topology has no input stream for this text")
+        inputs = {topology.input_names[0]: inputs}
+    if not any(inputs.values()):
+        raise EmptyInputError(f"all inputs are empty; give text to {' or '.join(topology.input_names)}")
+    core = EngineCore(model, kv_tokens=kv_tokens)
+    conversation = Conversation(model, core.cache, topology, seed=seed, copies=copies)
+    began = time.perf_counter()
+    try:
+        for stream, text in inputs.items():
+            conversation.write(stream, text)
+        for stream, text in (forced or {}).items():
+            conversation.force(stream, text)
+        conversation.end()
+        for event in run_rows(core, conversation, max_rows=max_rows):
+            if on_event is not None:
+                on_event(event)
+        seconds = time.perf_counter() - began
+        return result_of(conversation, core, seconds)
+    finally:
+        conversation.close()
+
+
+def run_rows(core: EngineCore, conversation: Conversation, *, max_rows: int) -> Iterator[Event]:
+    """Step until the turn is over, or so many rows were made; yields every event as it happens."""
+    rows = 0
+    while not conversation.turn_is_over and rows < max_rows:
+        idle = True
+        for events in core.step([conversation]):
+            for event in events:
+                idle = False
+                rows += isinstance(event, RowEvent)
+                yield event
+        if idle and not conversation.turn_is_over and not conversation.has_work:
+            return
+
+
+def result_of(conversation: Conversation, core: EngineCore, seconds: float) -> Result:
+    """Gather a run's streams and figures, before the session is closed."""
+    transcript = conversation.transcript
+    streams = {
+        lane.label: StreamResult(
+            text=transcript.text(lane.label), tokens=tuple(token for _, token in transcript.tokens(lane.label))
+        )
+        for lane in conversation.table.lanes
+    }
+    return Result(
+        transcript=transcript,
+        metrics=measure(transcript),
+        finished=conversation.turn_is_over,
+        seconds=seconds,
+        kv_tokens=conversation.peak_kv_tokens,
+        kv_bytes=conversation.peak_kv_tokens * core.cache.bytes_per_token,
+        streams=streams,
+    )
+
+
+def with_sampling(topology: Topology, sampling: SamplingSpec | Mapping[str, SamplingSpec] | None) -> Topology:
+    """A topology with other sampling parameters.
+
+    Raises:
+        UnknownStreamError, InputError: A name that is no output's.
+    """
+    if sampling is None:
+        return topology
+    if isinstance(sampling, SamplingSpec):
+        sampling = dict.fromkeys(topology.output_names, sampling)
+    streams = dict(topology.streams)
+    for name, spec in sampling.items():
+        if topology.stream(name).is_input:
+            raise InputError(f"{name} is an input and draws nothing; outputs are {', '.join(topology.output_names)}")
+        streams[name] = streams[name].model_copy(update={"sampling": spec})
+    return topology.model_copy(update={"streams": type(topology.streams)(streams)})

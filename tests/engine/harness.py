@@ -1,0 +1,98 @@
+"""Small models to run sessions on, and a core that keeps every logit it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from braid.engine.conversation import Conversation
+from braid.engine.core import EngineCore
+from braid.engine.work import Work
+from braid.model.checkpoint import TrainedStreams, TrainedTopology
+from braid.model.codec import TokenizerCodec
+from braid.model.model import Model
+from braid.model.plan import Plan
+from braid.streams.events import Event
+from braid.streams.sampling import SamplingSpec
+from braid.streams.topology import StreamSpec, Topology
+from braid.testing import ReferenceLogits
+from tests.fakes import byte_tokenizer
+from tests.model.networks import network
+
+SILENCE = 299
+"""The class that means silence in trained test models; no byte and no control token."""
+
+
+@cache
+def codec() -> TokenizerCodec:
+    return TokenizerCodec(byte_tokenizer())
+
+
+def stock(architecture: str = "llama") -> Model:
+    """A model with stock weights: no silence, no stream embeddings."""
+    return Model(network(architecture), codec(), name=architecture)
+
+
+def trained(topology: Topology, architecture: str = "llama", seed: int = 0) -> Model:
+    """A model that says it was trained with the topology, with random stream embeddings."""
+    generator = torch.Generator().manual_seed(seed)
+    hf = network(architecture)
+    embeddings = torch.randn(len(topology.streams), hf.config.hidden_size, generator=generator)
+    streams = TrainedStreams(topology=TrainedTopology.of(topology), silence_token_id=SILENCE)
+    return Model(hf, codec(), name=architecture, trained=streams, stream_embeddings=embeddings)
+
+
+def chatty(silence_bias: float, seed: int = 0, **changes: object) -> SamplingSpec:
+    """Sampling that is random enough to speak and to fall silent now and then."""
+    return SamplingSpec(temperature=1.0, logit_bias={SILENCE: silence_bias}, seed=seed, **changes)  # pyright: ignore
+
+
+class RecordingCore(EngineCore):
+    """Keeps the logits of every lane that was asked, by (row, lane)."""
+
+    def __init__(self, model: Model, **sizes: int) -> None:
+        super().__init__(model, **sizes)
+        self.logits: ReferenceLogits = {}
+        self.probes: set[tuple[int, str]] = set()
+
+    def _forward(self, plan: Plan, works: Sequence[Work]) -> Tensor:
+        logits_NV = super()._forward(plan, works)
+        asked = [feed for work in works for feed in work.feeds if feed.predict]
+        for feed, logits_V in zip(asked, logits_NV, strict=True):
+            key = (int(feed.times[-1]), feed.label)
+            self.logits[key] = logits_V.clone()
+            if feed.is_probe:
+                self.probes.add(key)
+        return logits_NV
+
+
+def drive(core: EngineCore, conversation: Conversation, *, max_rows: int = 200) -> list[Event]:
+    """Step until there is nothing to do, or for so many rows; the pool's books are checked after every step."""
+    events: list[Event] = []
+    while conversation.t < max_rows and (conversation.has_work or not conversation.turn_is_over):
+        fresh = [event for batch in core.step([conversation]) for event in batch]
+        core.cache.pool.check_integrity()
+        events += fresh
+        if not fresh and not conversation.has_work:
+            break
+    return events
+
+
+def largest_difference(found: ReferenceLogits, expected: ReferenceLogits) -> float:
+    """The largest absolute difference; every logit that was found must be expected."""
+    assert found, "nothing was computed"
+    assert set(found) <= set(expected), sorted(set(found) - set(expected))[:5]
+    return max(float((found[key] - expected[key]).abs().max()) for key in found)
+
+
+def with_sampling(topology: Topology, specs: Mapping[str, SamplingSpec]) -> Topology:
+    """The topology with these sampling parameters."""
+    data = topology.to_dict()
+    streams: dict[str, StreamSpec] = {
+        name: spec.model_copy(update={"sampling": specs[name]}) if name in specs else spec
+        for name, spec in topology.streams.items()
+    }
+    return Topology(**{**data, "streams": streams})
