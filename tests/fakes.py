@@ -145,6 +145,16 @@ def o200k_tokenizer() -> PreTrainedTokenizerFast:
     return wrap(Tokenizer.from_str(_regex_backend(O200K_REGEX, nfc=False, ignore_merges=False)))
 
 
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def without_byte_controls(tokenizer: Tokenizer) -> Tokenizer:
+    """Turn byte tokens, which a trainer takes for control tokens, into ordinary ones, as they are in real models."""
+    spec = json.loads(tokenizer.to_str())
+    spec["added_tokens"] = [entry for entry in spec["added_tokens"] if entry["content"] not in BYTE_TOKENS]
+    return Tokenizer.from_str(json.dumps(spec))
+
+
 @cache
 def _sentencepiece_backend(legacy: bool) -> str:
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
@@ -159,12 +169,13 @@ def _sentencepiece_backend(legacy: bool) -> str:
     )
     trainer = trainers.BpeTrainer(
         vocab_size=480,
-        special_tokens=["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))],
+        special_tokens=["<unk>", "<s>", "</s>", *BYTE_TOKENS],
         limit_alphabet=60,
         show_progress=False,
     )
     tokenizer.train_from_iterator([*CORPUS, "<s> a</s> b</s>", "é\n\né\n\n" * 9], trainer)
     tokenizer.pre_tokenizer = None
+    tokenizer = without_byte_controls(tokenizer)
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
     )
@@ -190,12 +201,13 @@ def _metaspace_backend(split: bool) -> str:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("▁", "first", split=True)
     trainer = trainers.BpeTrainer(
         vocab_size=480,
-        special_tokens=["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))],
+        special_tokens=["<unk>", "<s>", "</s>", *BYTE_TOKENS],
         limit_alphabet=60,
         show_progress=False,
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("▁", "first", split=split)
+    tokenizer = without_byte_controls(tokenizer)
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )

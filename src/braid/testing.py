@@ -131,6 +131,8 @@ class _View:
     """What one query reads: tokens in the order of its view, the last being itself."""
 
     tokens: list[_Seen]
+    hidden: list[bool]
+    """Tokens that have their place in the view and are not read, by a window."""
     model: Model
 
 
@@ -159,6 +161,7 @@ def _oracle_attention(
     scores_AT = (queries_ATD @ keys_KTD.repeat_interleave(group, 0).transpose(-1, -2))[:, 0] * scaling
     if kind.window is not None:
         scores_AT[:, : max(0, length - kind.window)] = -torch.inf
+    scores_AT[:, view.hidden] = -torch.inf
     if s_aux is not None:
         scores_AT = torch.cat((scores_AT, s_aux[:, None]), 1)
     weights_AT = torch.softmax(scores_AT, -1)[:, :length]
@@ -176,9 +179,14 @@ class _Replay:
     def feed(self, name: str, token: int, t: int, stream: int) -> Tensor:
         """Compute one token in its home view and keep it."""
         own = _Seen(t)
-        before = [seen for other in self._order(name) for seen in self._visible(name, other, t)]
         mine = self.spans.setdefault(name, [])
-        view = _View([*before, *mine, own], self.model)
+        tokens: list[_Seen] = []
+        hidden: list[bool] = []
+        for other in [*self._order(name), name]:
+            seen = mine if other == name else self._visible(name, other, t)
+            tokens += seen
+            hidden += [not self._is_near(name, other, t - token.t) for token in seen]
+        view = _View([*tokens, own], [*hidden, False], self.model)
         logits_V = self.model.hf(
             inputs_embeds=self.model.embed(np.array([token]), np.array([stream]))[None],
             position_ids=torch.zeros(1, 1, dtype=torch.long),
@@ -200,6 +208,13 @@ class _Replay:
         if self.table.spec(reader).is_output and not name.startswith("closer:"):
             order += [f"closer:{label}", *(o.label for o in others if self.table.spec(o.index).is_output)]
         return order
+
+    def _is_near(self, name: str, other: str, distance: int) -> bool:
+        """Whether the pattern of the pair lets a token so many rows back be read."""
+        if other == "preamble" or name.startswith("closer:") or other.startswith("closer:"):
+            return True
+        reader, read = self.table.index(name), self.table.index(other)
+        return self.table.pattern(reader, read).allows(distance)
 
     def _visible(self, name: str, other: str, t: int) -> list[_Seen]:
         """The tokens of another span that a row sees."""

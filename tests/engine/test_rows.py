@@ -123,7 +123,7 @@ def test_control_a_wrong_mask_is_noticed(change: str) -> None:
 def test_control_flat_positions_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from braid.engine.layout import RowLayout
 
-    def flat(self: RowLayout, label: str, span: object, times: object) -> object:
+    def flat(self: RowLayout, label: str, span: object, times: object, replays: object = None) -> object:
         return times + conversation.kv_tokens  # pyright: ignore
 
     monkeypatch.setattr(RowLayout, "place", flat)

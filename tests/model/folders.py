@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.fakes import byte_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.fakes import byte_tokenizer
 
 VOCAB = 259
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, dequantize, quantize
-from tests.fakes import CHATML
-from tests.model.folders import tiny_llama, truncate, write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from transformers.utils import logging
 
 from braid.errors import TokenizerError, UnsupportedModelError, WeightsCorruptError, WeightsMissingError
 from braid.model.convert import convert_gguf, fingerprint, quiet_transformers
 from braid.model.progress import Progress, ignore
+from tests.fakes import CHATML
+from tests.model.folders import tiny_llama, truncate, write_gguf
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.model.folders import edit_json, save_tiny, tiny_llama, truncate, write_gguf
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from braid.errors import (
@@ -25,6 +24,7 @@ from braid.model.loading import ensure_local, load, load_parts
 from braid.model.model import Model
 from braid.model.progress import Progress, Report, ignore
 from braid.model.sources import Alias
+from tests.model.folders import edit_json, save_tiny, tiny_llama, truncate, write_gguf
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.model.folders import edit_json, safetensors_header_length, save_tiny, truncate
 
 from braid.errors import ModelNotFoundError, UnsupportedModelError, WeightsCorruptError, WeightsMissingError
 from braid.model.weights import check_folder, check_safetensors
+from tests.model.folders import edit_json, safetensors_header_length, save_tiny, truncate
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from functools import cache
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.fakes import TOKENIZERS
+from tests.fakes import TOKENIZERS, unigram_tokenizer
+from tokenizers.pre_tokenizers import Metaspace
 
 from braid.errors import InputError
 from braid.model.codec import TokenizerCodec
@@ -115,6 +116,16 @@ def test_ideographs_are_released_without_spaces() -> None:
     tokenizer = IncrementalTokenizer(codec_of("qwen"))
     released = "".join(piece for char in "水火木金土山川田人口" for _, piece in tokenizer.write(char))
     assert released.startswith("水火木金土山川田")
+
+
+def test_models_that_weigh_whole_words_are_cut_between_words_only() -> None:
+    codec = codec_of("unigram")
+    tokenizer = IncrementalTokenizer(codec)
+    assert tokenizer.write("水火木金") == []
+    assert "".join(piece for _, piece in tokenizer.write(" x")) == "水火木金"
+    tokenizer = unigram_tokenizer()
+    tokenizer.backend_tokenizer.pre_tokenizer = Metaspace(split=False)
+    assert IncrementalTokenizer(TokenizerCodec(tokenizer)).write("the quick fox") == []
 
 
 def test_pairs_in_the_vocabulary_are_not_cut() -> None:

@@ -25,6 +25,7 @@ class Entry:
     times: Sequence[int]
     is_probe: bool = False
     predict: bool = False
+    replays: Span | None = None
 
 
 def require_pages(cache: KVCache, needs: Sequence[tuple[Span, int]]) -> None:
@@ -45,12 +46,12 @@ def assemble(layout: Layout, entries: Sequence[Entry]) -> Work:
     feeds: list[Feed] = []
     for entry in entries:
         times = np.asarray(entry.times, dtype=np.int64)
-        positions = layout.place(entry.label, entry.span, times)
+        positions = layout.place(entry.label, entry.span, times, entry.replays)
         if entry.is_probe:
             slots = np.full(len(times), -1, dtype=np.int64)
         else:
             slots = entry.span.append(positions, times)
         ids = np.asarray(entry.token_ids, dtype=np.int64)
-        feeds.append(Feed(entry.label, entry.span, ids, positions, times, slots, entry.predict))
+        feeds.append(Feed(entry.label, entry.span, ids, positions, times, slots, entry.predict, entry.replays))
     sights: list[Sight] = [sight for feed in feeds for sight in layout.sights(feed)]
     return Work(tuple(feeds), tuple(sights))

@@ -146,6 +146,8 @@ class Conversation:
             return
         if not self._in_turn:
             self._begin_turn()
+        if lane.has_ended or not lane.text:
+            self.record.state(self.t, lane.label, "active")
         lane.has_ended = False
         lane.text += text
         lane.queue.extend(lane.tokenizer.write(text))
@@ -185,6 +187,7 @@ class Conversation:
             if self.topology.decoding == "rows":
                 lane.queue.append((self.model.turn_end_id, ""))
             self.record.life(self.t, "end", lane.label)
+            self.record.state(self.t, lane.label, "asleep", "ended")
 
     def interrupt(self, stream: str | None = None) -> None:
         """Force the end token of an output that speaks, or of all."""
@@ -305,7 +308,9 @@ class Conversation:
         if self.is_closed:
             return None
         if self.preamble is not None and self.preamble.is_stale:
-            return self._prefill_preamble()
+            work = self._prefill_preamble()
+            if work.feeds:
+                return work
         for lane in self.outputs:
             if self.topology.decoding == "views" and lane.phase == "speaking" and is_unread(lane, self.table, self.outputs):
                 self._sleep(lane, "nobody is left to read it")
@@ -353,12 +358,12 @@ class Conversation:
         """Bring the shared preamble up to date with the conversation so far."""
         assert self.preamble is not None
         span = self.preamble.span
-        kept, ids = self.preamble.missing()
+        kept, ids = self.preamble.missing(self._prefill_chunk)
         require_pages(self._cache, [(span, len(ids))])
         span.trim(kept)
-        self.preamble.is_stale = False
+        self.preamble.has_cached(kept + len(ids))
         self.record.life(self.t, "prefill", "preamble", tokens=tuple(ids), text=self.preamble.text, reason=f"after {kept}")
-        return assemble(self._layout, [Entry("", span, ids, [self.t - 1] * len(ids))])
+        return assemble(self._layout, [Entry("", span, ids, [self.t - 1] * len(ids))] if ids else [])
 
     def _next_rows(self) -> tuple[RowPlan | None, list[OutputLane]]:
         backlogs = [Backlog(lane.label, len(lane.queue), lane.feed) for lane in self.inputs if not lane.is_closed]
@@ -448,12 +453,23 @@ class Conversation:
             ids = self.preamble.closer_ids(lane.spec)
             text = self.preamble.closer_text(lane.spec)
             self.record.life(self.t, "prefill", f"closer:{lane.label}", tokens=ids, text=text)
-            entries.append(Entry(lane.label, lane.closer, ids, [t] * len(ids), predict=not lane.forced))
+            if ids:
+                entries.append(Entry(lane.label, lane.closer, ids, [t] * len(ids), predict=not lane.forced))
+            elif not lane.forced:
+                entries.append(self._ask_again(lane, t))
         elif not lane.forced and self.topology.silence == "dropped":
             entries.append(self._ask(lane, t))
         if lane.forced:
             lane.pending, lane.phase = (lane.forced.popleft(), True), "speaking"
         return entries
+
+    def _ask_again(self, lane: OutputLane, t: int) -> Entry:
+        """Without a template there is nothing between input and answer: ask once more what follows the input."""
+        last = max(
+            (other for other in self.inputs if len(other.span) and self.table.reads(lane.lane.index, other.lane.index)),
+            key=lambda other: other.lane.index,
+        )
+        return Entry(lane.label, lane.span, [last.last_token], [t], is_probe=True, predict=True, replays=last.span)
 
     def _enter_inputs(self, rows: RowPlan) -> tuple[list[Entry], dict[str, Cell]]:
         """The inputs' tokens: those of the burst are recorded here, those of the last row are returned."""
@@ -464,6 +480,7 @@ class Conversation:
         def enter(label: str, t: int) -> Cell:
             token, text = by_label[label].queue.popleft()
             by_label[label].num_read += 1
+            by_label[label].last_token = token
             tokens[label].append(token)
             times[label].append(t)
             return Cell(token, text, True)

@@ -40,6 +40,8 @@ class InputLane:
     is_closed: bool = False
     num_read: int = 0
     """Tokens that entered rows in this turn."""
+    last_token: int = 0
+    """The token that entered last."""
 
     @property
     def label(self) -> str:

@@ -33,8 +33,11 @@ Ints = NDArray[np.int64]
 class Layout(Protocol):
     """How a session's tokens are placed, and what they read."""
 
-    def place(self, label: str, span: Span, times: Ints) -> Ints:
-        """Stored positions of tokens that are about to enter a span of a lane at these row times, `[n]`."""
+    def place(self, label: str, span: Span, times: Ints, replays: Span | None = None) -> Ints:
+        """Stored positions of tokens that are about to enter a span of a lane at these row times, `[n]`.
+
+        With `replays`, a probe asks once more in the place of that span's last token.
+        """
         ...
 
     def sights(self, feed: Feed) -> list[Sight]:
@@ -54,7 +57,7 @@ class RowLayout:
         self._table = table
         self._spans = spans
 
-    def place(self, label: str, span: Span, times: Ints) -> Ints:
+    def place(self, label: str, span: Span, times: Ints, replays: Span | None = None) -> Ints:
         """Row times are the positions."""
         return times
 
@@ -108,7 +111,7 @@ class ViewLayout:
                 "or a topology with `decoding: rows`"
             )
 
-    def place(self, label: str, span: Span, times: Ints) -> Ints:
+    def place(self, label: str, span: Span, times: Ints, replays: Span | None = None) -> Ints:
         """The next ones of the span.
 
         A span that is empty takes as its base the place where it stands in its lane's view just then, so that in a
@@ -117,6 +120,7 @@ class ViewLayout:
         if not len(span):
             before = self._order(label, span)[:-1]
             span.base = int(sum(self._visible(label, other, times[:1])[0] for other in before))
+            span.base -= int(replays is not None)
         return span.base + len(span) + np.arange(len(times), dtype=np.int64)
 
     def sights(self, feed: Feed) -> list[Sight]:
@@ -128,12 +132,13 @@ class ViewLayout:
         for span in order:
             shifts.append(offset - span.base)  # from where the span is stored to where this token sees it
             stop = _own_stop(feed) if span is feed.span else self._visible(feed.label, span, feed.times)
+            stop = stop - int(span is feed.replays)
             stops.append(stop)
             offset = offset + stop
         own_shift = shifts[-1]
         found: list[Sight] = []
         for span, shift, stop in zip(order, shifts, stops, strict=True):
-            first = _window_start(span, feed.times, self._pattern(feed.label, span))
+            first = _window_start(span, feed.times, self._pattern(feed, span))
             own = span is feed.span
             if own and not feed.is_probe:
                 first = np.minimum(first, stop - 1)
@@ -160,9 +165,11 @@ class ViewLayout:
             return np.full(len(times), len(span), dtype=np.int64)
         return _stop(span, times, self._table.sees_same_row(self._table.index(label), read))
 
-    def _pattern(self, label: str, span: Span) -> Pattern:
+    def _pattern(self, feed: Feed, span: Span) -> Pattern:
         read = self._lane_of(span)
-        return Dense() if read is None or not label else self._table.pattern(self._table.index(label), read)
+        if read is None or self._lane_of(feed.span) is None:  # template text reads, and is read, whole
+            return Dense()
+        return self._table.pattern(self._table.index(feed.label), read)
 
     def _lane_of(self, span: Span) -> int | None:
         return next((j for j, other in enumerate(self._spans) if other is span), None)

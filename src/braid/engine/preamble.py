@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 from braid.engine.span import Span
-from braid.errors import ChatTemplateError
 from braid.model.chat import ChatFormat, Message
 from braid.model.codec import TokenizerCodec
 from braid.streams.stream_spec import StreamSpec
@@ -28,12 +27,8 @@ class Preamble:
     def __init__(self, codec: TokenizerCodec, system: str | None, span: Span) -> None:
         self.span = span
         self.history: list[Message] = []
-        self._codec = codec
         self._cached: list[int] = []
-        try:
-            self._format = ChatFormat(codec, system)
-        except ChatTemplateError:
-            self._format = ChatFormat.bare()
+        self._format = ChatFormat.bare(codec) if codec.chat_template is None else ChatFormat(codec, system)
         self._closers = lru_cache(maxsize=64)(self._render_closer)
         self.text = ""
         self._wanted: list[int] = []
@@ -41,7 +36,7 @@ class Preamble:
 
     def _render(self) -> None:
         self.text = self._format.preamble(self.history)
-        self._wanted = self._codec.encode_template(self.text)
+        self._wanted = self._format.encode_preamble(self.history)
         self.is_stale = self._wanted != self._cached
 
     def remember(self, said: str, answered: str) -> None:
@@ -50,15 +45,19 @@ class Preamble:
         self._closers.cache_clear()
         self._render()
 
-    def missing(self) -> tuple[int, list[int]]:
-        """How many cached tokens still hold, and which tokens come after them."""
+    def missing(self, limit: int) -> tuple[int, list[int]]:
+        """How many cached tokens still hold, and the next ones after them, at most `limit`; changes nothing."""
         kept = 0
         for old, new in zip(self._cached, self._wanted, strict=False):
             if old != new:
                 break
             kept += 1
-        self._cached = list(self._wanted)
-        return kept, self._wanted[kept:]
+        return kept, self._wanted[kept : kept + limit]
+
+    def has_cached(self, length: int) -> None:
+        """Note that the span now holds so many of the wanted tokens."""
+        self._cached = self._wanted[:length]
+        self.is_stale = self._cached != self._wanted
 
     def closer_text(self, spec: StreamSpec) -> str:
         """Turn closer, the stream's own instructions, assistant header."""
@@ -70,4 +69,4 @@ class Preamble:
 
     def _render_closer(self, instructions: str | None) -> tuple[str, tuple[int, ...]]:
         text = self._format.closer(self.history, instructions)
-        return text, tuple(self._codec.encode_template(text))
+        return text, tuple(self._format.encode_closer(self.history, instructions))

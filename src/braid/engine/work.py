@@ -29,6 +29,8 @@ class Feed:
     """Where the keys and values go; -1 for a probe, of which nothing is kept and which only it itself reads."""
     predict: bool = False
     """Whether the last token's logits are asked for."""
+    replays: Span | None = None
+    """A probe that stands in the place of this span's last token, and asks what would follow it."""
 
     @property
     def is_probe(self) -> bool:

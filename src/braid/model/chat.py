@@ -61,7 +61,7 @@ class ChatFormat:
         self._system = system
         self._options = dict(options or {})
         self._is_bare = is_bare
-        self._has_system_role = system is not None and not is_bare and self._takes_system()
+        self._has_system_role = not is_bare and self._takes_system()
         self.preamble()  # so that a template that cannot be taken apart is refused at once
 
     @classmethod
@@ -122,6 +122,8 @@ class ChatFormat:
         before, after = self._around_content(history, system)
         if instructions is None:
             return after
+        if not self._has_system_role:
+            return f"{BLANK_LINE}{instructions}{after}"
         contents = _contents(history, system)
         content, order = _sentinel("User", contents), _sentinel("System", contents)
         messages = [*history, Message("user", content), Message("system", order)]

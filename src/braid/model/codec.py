@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from braid.errors import ChatTemplateError, TokenizerError
+from braid.streams.text import Cuts
 
 __all__ = ["TokenizerCodec"]
 
@@ -64,6 +65,7 @@ class TokenizerCodec:
         self._byte_level = _names(spec["decoder"]) - {"Fuse", "Sequence"} == {"ByteLevel"}
         self._byte_vocabulary = "ByteLevel" in _names(spec["pre_tokenizer"]) | _names(spec["normalizer"])
         self._byte_fallback = "ByteFallback" in _names(spec["decoder"])
+        self._cuts: Cuts = "pairs" if spec["model"]["type"] == "BPE" else self._cuts_of_words()
         self._spelled_out = self.marker_ids - _unknown_ids(spec["model"], self._trusted)
         self._swallows = {i for i, entry in self._added.items() if entry["rstrip"]}
         found = {self.eos_id, self._end_of_turn(), *end_ids}
@@ -84,6 +86,15 @@ class TokenizerCodec:
     def byte_level(self) -> bool:
         """Whether decoding joins the bytes of all tokens before it reads them as UTF-8."""
         return self._byte_level
+
+    @property
+    def cuts(self) -> Cuts:
+        """Where text may be cut: merges are independent of each other, whole words are weighed as such."""
+        return self._cuts
+
+    def _cuts_of_words(self) -> Cuts:
+        splitter = self._plain.pre_tokenizer
+        return "words" if splitter is not None and len(splitter.pre_tokenize_str("a b")) > 1 else "never"
 
     def with_end_ids(self, ids: Iterable[int]) -> TokenizerCodec:
         """Return a codec that also takes `ids` for the end of an answer."""

@@ -58,7 +58,7 @@ def convert_gguf(gguf: Path, folder: Path, report: Report) -> None:
         report(Progress("convert", "Storing it for quick loading", 3, _STEPS))
         tokenizer.save_pretrained(folder)
         model.save_pretrained(folder)
-    report(Progress("convert", "Converted, for good", _STEPS, _STEPS))
+    report(Progress("convert", "Converted and stored", _STEPS, _STEPS))
 
 
 def fingerprint(path: Path) -> str:

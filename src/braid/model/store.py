@@ -99,7 +99,9 @@ class ModelStore:
         """Build an entry under its lock."""
         entry = self._folder / key
         for abandoned in self._folder.glob(f".{key}.*/"):
-            shutil.rmtree(abandoned)
+            shutil.rmtree(
+                abandoned, ignore_errors=True
+            )  # a pip that outlived its parent may still write to it
         try:
             draft = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=self._folder))
         except OSError as error:

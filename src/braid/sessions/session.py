@@ -84,6 +84,12 @@ class Session:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._flush_at: dict[str, float] = {}
         self._began = time.perf_counter()
+        self.max_rows: int | None = None
+        """Rows after which the session closes by itself, once the forward that reaches them is done."""
+        self.max_turns: int | None = None
+        """Turns after which the session closes by itself."""
+        self.error: BraidError | None = None
+        """What ended the session from inside, such as a full pool; clients see it as an `ErrorEvent`."""
 
     # ---- verbs
 
@@ -125,10 +131,10 @@ class Session:
         """Close one stream for good; its pages are free at once."""
         await self._do(lambda: self._conversation.close_stream(stream))
 
-    async def close(self) -> None:
-        """Close the session; harmless when repeated. Iterators end after the last event."""
+    async def close(self, reason: str = "closed") -> None:
+        """Close the session; harmless when repeated. Iterators end after the last event, which states the reason."""
         with self._core.lock:
-            self._conversation.close()
+            self._conversation.close(reason)
         self._publish()
         self._wake.set()
 
@@ -143,6 +149,23 @@ class Session:
     def turn_is_over(self) -> bool:
         """Whether no turn is under way."""
         return self._conversation.turn_is_over
+
+    @property
+    def rows(self) -> int:
+        """Rows made so far."""
+        return self._conversation.t
+
+    @property
+    def num_queued(self) -> int:
+        """Input tokens that wait to enter rows."""
+        with self._core.lock:
+            return sum(len(lane.queue) for lane in self._conversation.inputs)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the cache keeps for this session."""
+        with self._core.lock:
+            return self._conversation.kv_tokens
 
     @property
     def is_closed(self) -> bool:
@@ -187,8 +210,13 @@ class Session:
     ) -> bool | None:
         assert self._tasks is not None
         self._tasks.cancel_scope.cancel()
+        is_cancelled = isinstance(error, anyio.get_cancelled_exc_class())
         try:
-            return await self._tasks.__aexit__(kind, error, trace)
+            if is_cancelled:
+                return await self._tasks.__aexit__(kind, error, trace)
+            # An error of the caller's block passes as it is; the task group would wrap it in an exception group.
+            await self._tasks.__aexit__(None, None, None)
+            return None
         finally:
             await self.close()
 
@@ -210,14 +238,22 @@ class Session:
             try:
                 worked = await anyio.to_thread.run_sync(self._step, limiter=self._turnstile)
             except BraidError as error:
+                self.error = error
                 self._events.append(ErrorEvent(code=error.code, message=str(error)))
-                with self._core.lock:
-                    self._conversation.close(error.code)
-                self._publish()
+                await self.close(error.code)
                 return
             self._publish()
-            if not worked:
+            spent = self._spent()
+            if spent is not None:
+                await self.close(spent)
+            elif not worked:
                 await self._sleep()
+
+    def _spent(self) -> str | None:
+        """Which limit the session has reached."""
+        if self.max_turns is not None and self._conversation.turn >= self.max_turns:
+            return "max_turns"
+        return "max_rows" if self.max_rows is not None and self.rows >= self.max_rows else None
 
     async def _sleep(self) -> None:
         """Until a verb, or until held text is overdue."""

@@ -11,7 +11,7 @@ split into words to the left of a white-space character or inside a run of ideog
 the right, and to the right of it only on the last words to the left*. It holds for all patterns published with GPT-2,
 Llama 3, Qwen, DeepSeek and o200k, for SentencePiece and for BERT. Each cut is therefore
 
-- before ASCII white space that follows a visible character, or between two ideographs;
+- before ASCII white space that follows a visible character, or between two ideographs (`Cuts`);
 - at a pair that no vocabulary entry joins, in the normalised form (`Boundaries`);
 - confirmed by the tokenizer: no token of the text in context straddles it.
 
@@ -27,12 +27,12 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 from weakref import WeakKeyDictionary
 
 from braid.errors import InputError
 
-__all__ = ["Boundaries", "Codec", "IncrementalDetokenizer", "IncrementalTokenizer"]
+__all__ = ["Boundaries", "Codec", "Cuts", "IncrementalDetokenizer", "IncrementalTokenizer"]
 
 SPACES = " \t\n\r"
 SENTENCEPIECE_SPACE = "\u2581"
@@ -49,12 +49,23 @@ UTF8_UNIT = re.compile(
 MAY_JOIN = re.compile(rb".[ \t\n\r]|[\x80-\xff][\xe3-\xe9]", re.DOTALL)
 
 
+Cuts = Literal["pairs", "words", "never"]
+"""`pairs`: tokens on the two sides of a pair that no entry joins are independent, as merges are. `words`: only those of
+different words are, because the model weighs a word as a whole (Unigram: rounding may tip a tie). `never`: a text is one
+such word."""
+
+
 class Codec(Protocol):
     """What Braid needs of a tokenizer."""
 
     @property
     def byte_level(self) -> bool:
         """Whether decoding joins the bytes of all tokens before it reads them as UTF-8."""
+        ...
+
+    @property
+    def cuts(self) -> Cuts:
+        """Where text may be cut: at any joinless pair, between words only, or never."""
         ...
 
     def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -208,8 +219,13 @@ class IncrementalTokenizer:
         """Whether text may be cut before position `at`, as far as the vocabulary goes."""
         left, right = text[at - 1], text[at]
         if _is_ideograph(left) and _is_ideograph(right):
-            return not self._boundaries.is_joined(left, right)
-        if right not in SPACES or left.isspace() or left == SENTENCEPIECE_SPACE:
+            return self._codec.cuts == "pairs" and not self._boundaries.is_joined(left, right)
+        if (
+            self._codec.cuts == "never"
+            or right not in SPACES
+            or left.isspace()
+            or left == SENTENCEPIECE_SPACE
+        ):
             return False
         start = at - 1
         while _may_compose(text[start]):
