@@ -189,7 +189,7 @@ def sentencepiece_tokenizer(legacy: bool = True) -> PreTrainedTokenizerFast:
     """BPE with byte fallback and no word pattern.
 
     Args:
-        legacy: Put a `▁` before every text and strip it when decoding (Llama 2); else bring text into NFC and put
+        legacy: put a `▁` before every text and strip it when decoding (Llama 2); else bring text into NFC and put
             nothing before it (Gemma).
     """
     return wrap(Tokenizer.from_str(_sentencepiece_backend(legacy)), eos_token="</s>", unk_token="<unk>")

@@ -89,7 +89,7 @@ def test_text_that_arrives_midway_is_read_by_both_in_the_next_row() -> None:
     conversation.write("user", "first ")
     conversation.end()
     drive(core, conversation, max_rows=conversation.t + 10)
-    assert {lane.phase for lane in conversation.outputs} == {"speaking"}
+    assert {lane.phase for lane in conversation.stage.outputs} == {"speaking"}
     before = conversation.t
     conversation.write("user", "x")
     conversation.end()
@@ -163,9 +163,9 @@ def test_the_next_turn_reads_the_last_answer_and_idle_steps_prefill_it() -> None
         conversation.end()
         events = drive(core, conversation, max_rows=conversation.t + 60)
         assert any(isinstance(event, TurnEvent) for event in events)
-        assert conversation.preamble is not None
-        assert conversation.kv_tokens == len(conversation.preamble.span)
-    assert "one " in conversation.preamble.text and "two " in conversation.preamble.text
+        assert conversation.stage.preamble is not None
+        assert conversation.kv_tokens == len(conversation.stage.preamble.span)
+    assert "one " in conversation.stage.preamble.text and "two " in conversation.stage.preamble.text
     assert difference(core, conversation) <= TOLERANCE
 
 

@@ -8,12 +8,13 @@ from functools import cache
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.fakes import TOKENIZERS, unigram_tokenizer
 from tokenizers.pre_tokenizers import Metaspace
 
 from braid.errors import InputError
 from braid.model.codec import TokenizerCodec
-from braid.streams.text import Boundaries, IncrementalDetokenizer, IncrementalTokenizer
+from braid.streams.boundaries import Boundaries
+from braid.streams.text import IncrementalDetokenizer, IncrementalTokenizer, boundaries_of
+from tests.fakes import TOKENIZERS, unigram_tokenizer
 
 WORDS = [
     "hello", "Hello,", "don't", "the", "12345", "2,048", "3.14", "x", "foo(bar);", "!", "!!", "?\n\n", ";\n", ":\n//\n",
@@ -30,7 +31,7 @@ texts = st.one_of(
         st.sampled_from(WORDS) | st.text(st.characters(exclude_categories=["Cs"]), max_size=3), max_size=10
     ).map("".join),
 )
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 kinds = pytest.mark.parametrize("kind", TOKENIZERS)
 
 
@@ -130,8 +131,8 @@ def test_models_that_weigh_whole_words_are_cut_between_words_only() -> None:
 
 def test_pairs_in_the_vocabulary_are_not_cut() -> None:
     codec = codec_of("llama3")
-    boundaries = Boundaries.of(codec)
-    assert boundaries is Boundaries.of(codec)
+    boundaries = boundaries_of(codec)
+    assert boundaries is boundaries_of(codec)
     assert boundaries.is_joined("!", "\n")
     assert not boundaries.is_joined("!", " ")
     assert not boundaries.is_joined("水", "\n")
@@ -154,7 +155,7 @@ def test_fragments_of_characters_join_all_that_they_could_be() -> None:
 )
 def test_cost_is_linear(kind: str, unit: str) -> None:
     codec, text = codec_of(kind), unit * (12_000 // len(unit))
-    Boundaries.of(codec)
+    boundaries_of(codec)
     tokenizer = IncrementalTokenizer(codec)
     start = time.perf_counter()
     tokens = [token for char in text for token in tokenizer.write(char)] + tokenizer.flush()

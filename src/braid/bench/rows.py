@@ -26,7 +26,7 @@ import torch
 
 from braid.bench.machine import describe_machine
 from braid.bench.stock import StockProcess
-from braid.engine.assembly import assemble
+from braid.engine.assembly import Entry, assemble
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.work import Work
@@ -41,7 +41,7 @@ COUNTS = (1, 2, 4, 8)
 
 NUM_PROBES = 4
 WARM_UP = 3
-SAID = 32
+SAID = 16
 """Tokens that each output has said when the clock starts."""
 FILLER = "The quick brown fox jumps over the lazy dog while the others look on and wonder. "
 
@@ -147,7 +147,7 @@ class SpeakingRows:
             pass
 
     def _restore(self) -> None:
-        for span, length in zip(self._conversation.spans, self._lengths, strict=True):
+        for span, length in zip(self._conversation.stage.spans, self._lengths, strict=True):
             assert span is not None
             span.trim(length)
         self._keep_talking()
@@ -155,7 +155,7 @@ class SpeakingRows:
     def _keep_talking(self) -> None:
         """Put another token in the place of an end token that a lane has drawn and not yet said."""
         model = self._conversation.model
-        for lane in self._conversation.outputs:
+        for lane in self._conversation.stage.outputs:
             assert lane.pending is not None, "every lane speaks"
             if lane.pending[0] in model.codec.end_ids:
                 lane.pending = (next(i for i in range(model.vocab_size) if i not in model.codec.end_ids), False)
@@ -185,7 +185,10 @@ class _Probing(Conversation):
     def prepare(self) -> Work | None:
         if not self.is_probing:
             return super().prepare()
-        return assemble(self._layout, [self._ask(lane, self.t) for lane in self.outputs])
+        probe = [self.model.probe_id]
+        lanes = self.stage.outputs
+        probes = [Entry(lane.label, lane.span, probe, [self.t], is_probe=True, predict=True) for lane in lanes]
+        return assemble(self.stage.layout, probes)
 
 
 def read_weights(model: Model) -> float:

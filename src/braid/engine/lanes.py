@@ -30,8 +30,9 @@ class InputLane:
     lane: Lane
     spec: StreamSpec
     span: Span
-    tokenizer: IncrementalTokenizer
+    codec: TokenizerCodec
     feed: Literal["paced", "burst"]
+    tokenizer: IncrementalTokenizer = field(init=False)
     queue: deque[tuple[int, str]] = field(default_factory=deque[tuple[int, str]])
     """Tokens that have not entered a row yet, with the text that each covers."""
     text: str = ""
@@ -43,10 +44,30 @@ class InputLane:
     last_token: int = 0
     """The token that entered last."""
 
+    def __post_init__(self) -> None:
+        self.tokenizer = IncrementalTokenizer(self.codec)
+
     @property
     def label(self) -> str:
         """Name of the lane."""
         return self.lane.label
+
+    def read(self) -> tuple[int, str]:
+        """The next token, with the text that it covers, as it enters a row."""
+        self.num_read += 1
+        token, text = self.queue.popleft()
+        self.last_token = token
+        return token, text
+
+    def begin_turn(self) -> None:
+        """Forget the last turn's text."""
+        self.text, self.num_read, self.has_ended = "", 0, False
+        self.tokenizer = IncrementalTokenizer(self.codec)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that came so far was read; more may come."""
+        return self.is_closed or (not self.queue and not self.tokenizer.held)
 
     @property
     def is_drained(self) -> bool:

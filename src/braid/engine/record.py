@@ -31,6 +31,8 @@ class Record:
 
     def __init__(self, transcript: Transcript) -> None:
         self.transcript = transcript
+        self.t = 0
+        """The next row; events take effect before it."""
         self._events: list[Event] = []
 
     def take(self) -> list[Event]:
@@ -38,8 +40,9 @@ class Record:
         events, self._events = self._events, []
         return events
 
-    def row(self, t: int, cells: Mapping[str, Cell]) -> None:
-        """A row whose tokens are decided; its forward comes next."""
+    def row(self, cells: Mapping[str, Cell]) -> None:
+        """The next row, whose tokens are decided; its forward comes next."""
+        t, self.t = self.t, self.t + 1
         self.transcript.append(Row(t, dict(cells)))
         shown = {
             label: CellData(token=cell.token, text=cell.text, forced=cell.forced) for label, cell in cells.items()
@@ -48,7 +51,6 @@ class Record:
 
     def life(
         self,
-        t: int,
         kind: LifeKind,
         lane: str | None = None,
         *,
@@ -56,8 +58,8 @@ class Record:
         text: str = "",
         reason: str = "",
     ) -> None:
-        """A life-cycle event; it takes effect before row `t`."""
-        self.transcript.append(LifeEvent(t=t, kind=kind, lane=lane, tokens=tokens, text=text, reason=reason))
+        """A life-cycle event; it takes effect before the next row."""
+        self.transcript.append(LifeEvent(t=self.t, kind=kind, lane=lane, tokens=tokens, text=text, reason=reason))
 
     def said(self, t: int, lane: OutputLane, cell: Cell) -> None:
         """An output has said a token; its text is sent when the chunk is full."""
@@ -71,23 +73,23 @@ class Record:
         if delta is not None:
             self._events.append(delta)
 
-    def state(self, t: int, stream: str, state: StreamState, reason: str = "") -> None:
+    def state(self, stream: str, state: StreamState, reason: str = "") -> None:
         """A stream's change of state."""
-        self._events.append(StateEvent(t=t, stream=stream, state=state, reason=reason))
+        self._events.append(StateEvent(t=self.t, stream=stream, state=state, reason=reason))
 
-    def notice(self, t: int, code: str, message: str, stream: str | None = None) -> None:
+    def notice(self, code: str, message: str, stream: str | None = None) -> None:
         """Something that a person may want to know."""
-        self._events.append(NoticeEvent(t=t, stream=stream, code=code, message=message))
+        self._events.append(NoticeEvent(t=self.t, stream=stream, code=code, message=message))
 
-    def quiescent(self, t: int) -> None:
+    def quiescent(self) -> None:
         """Input has ended and every awake output is silent."""
-        self._events.append(QuiescentEvent(t=t))
+        self._events.append(QuiescentEvent(t=self.t))
 
-    def turn(self, t: int, turn: int) -> None:
+    def turn(self, turn: int) -> None:
         """A turn is over."""
-        self.life(t, "turn")
-        self._events.append(TurnEvent(t=t, turn=turn))
+        self.life("turn")
+        self._events.append(TurnEvent(t=self.t, turn=turn))
 
-    def closed(self, t: int, reason: str) -> None:
+    def closed(self, reason: str) -> None:
         """The session is closed."""
-        self._events.append(ClosedEvent(t=t, reason=reason))
+        self._events.append(ClosedEvent(t=self.t, reason=reason))

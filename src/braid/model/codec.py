@@ -32,8 +32,8 @@ class TokenizerCodec:
     token that the chat template writes (`<think>`, `<tool_call>`): markers are parsed out of templates only.
 
     Args:
-        tokenizer: What `AutoTokenizer.from_pretrained` returns.
-        end_ids: Further ids that end an answer, such as `generation_config.eos_token_id`.
+        tokenizer: what `AutoTokenizer.from_pretrained` returns.
+        end_ids: further ids that end an answer, such as `generation_config.eos_token_id`.
 
     Raises:
         TokenizerError: if the tokenizer has no fast backend.
@@ -104,7 +104,7 @@ class TokenizerCodec:
         """Tokenise text from outside: nothing in it is taken for a marker, and nothing is put before it.
 
         Args:
-            text: Any text without lone surrogates.
+            text: any text without lone surrogates.
 
         Returns:
             Token ids, and the range of characters of `text` that each covers. Tokens that share a character have
@@ -120,8 +120,8 @@ class TokenizerCodec:
         """Tokenise a rendered chat template, whose control tokens are meant.
 
         Args:
-            text: The rendered template.
-            literals: Ranges of `text` that came from outside, in order, in which markers are not parsed.
+            text: the rendered template.
+            literals: ranges of `text` that came from outside, in order, in which markers are not parsed.
 
         Returns:
             Token ids; the same as the model's own tokenizer gives, unless a literal spells a marker.

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Literal
 
 import anyio
 
-from braid.errors import BraidError, EmptyInputError, SessionClosedError
+from braid.errors import BraidError, EmptyInputError, SessionClosedError, TranscriptError
 from braid.sessions.feeds import Feed
 from braid.sessions.generate import Result
 from braid.sessions.session import Session
@@ -49,7 +49,7 @@ async def run_live(
     *,
     max_rows: int | None = None,
     on_event: Callable[[Event], None] | None = None,
-    stop: anyio.Event | None = None,
+    stop: Callable[[], Awaitable[object]] | None = None,
     save: Path | None = None,
 ) -> LiveResult:
     """Run one turn of a session whose input is still coming.
@@ -60,7 +60,7 @@ async def run_live(
             before a slow input says its first word.
         max_rows: Rows after which the turn is cut short; None for `ROWS_AFTER_INPUT` more than the input takes.
         on_event: Called with every event as it happens.
-        stop: Set it to stop the turn where it is.
+        stop: Awaited beside the turn; when it returns, the turn is stopped where it is.
         save: A file that the transcript is written to as it happens; one that is there already is replaced.
 
     Raises:
@@ -154,9 +154,9 @@ class _Run:
         if not self._has_own_limit:
             self._session.max_rows = self._session.rows + self._session.num_queued + ROWS_AFTER_INPUT
 
-    async def stop_when(self, stop: anyio.Event) -> None:
-        """Close the session when the event is set."""
-        await stop.wait()
+    async def stop_when(self, stop: Callable[[], Awaitable[object]]) -> None:
+        """Close the session when `stop` returns."""
+        await stop()
         await self._session.close("stop")
 
     def result(self) -> LiveResult:
@@ -222,7 +222,10 @@ class _Keeper:
     def __init__(self, path: Path, transcript: Transcript) -> None:
         self._source = transcript
         self._num_written = 0
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise TranscriptError(f"cannot replace {path} ({error.strerror}); choose another name") from error
         head = Transcript(transcript.topology, transcript.model, transcript.copies, transcript.meta)
         self._writer = TranscriptWriter(path, head)
 

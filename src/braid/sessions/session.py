@@ -159,7 +159,7 @@ class Session:
     def num_queued(self) -> int:
         """Input tokens that wait to enter rows."""
         with self._core.lock:
-            return sum(len(lane.queue) for lane in self._conversation.inputs)
+            return sum(len(lane.queue) for lane in self._conversation.stage.inputs)
 
     @property
     def kv_tokens(self) -> int:

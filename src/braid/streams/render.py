@@ -55,9 +55,9 @@ class _Grid:
 
     def lines(self) -> Iterator[str]:
         """Return all lines, block by block."""
-        told = 0
-        for rows, widths in self._blocks():
-            if told:
+        events, told = self._transcript.events, 0
+        for number, (rows, widths) in enumerate(self._blocks()):
+            if number:
                 yield ""
             yield self._line("t", [str(row.t) for row in rows], widths, "frame", ["frame"] * len(rows))
             for label, kind in self._classes.items():
@@ -65,11 +65,10 @@ class _Grid:
                 texts = ["" if cell is None else cell_text(cell.text, cell.token) for cell in found]
                 kinds = ["forced" if cell is not None and cell.forced else kind for cell in found]
                 yield self._line(label, texts, widths, kind, kinds)
-            events = self._transcript.events
             stop = next((i for i in range(told, len(events)) if events[i].t > rows[-1].t), len(events))
             yield from self._event_lines(events[told:stop])
-            told = max(stop, 1)  # so that the next block is set off by an empty line
-        yield from self._event_lines(self._transcript.events[told if self._transcript.rows else 0 :])
+            told = stop
+        yield from self._event_lines(events[told:])
 
     def _blocks(self) -> Iterator[Block]:
         """Return the rows in groups that fit the screen."""

@@ -12,7 +12,7 @@ the right, and to the right of it only on the last words to the left*. It holds 
 Llama 3, Qwen, DeepSeek and o200k, for SentencePiece and for BERT. Each cut is therefore
 
 - before ASCII white space that follows a visible character, or between two ideographs (`Cuts`);
-- at a pair that no vocabulary entry joins, in the normalised form (`Boundaries`);
+- at a pair that no vocabulary entry joins, in the normalised form (`braid.streams.boundaries`);
 - confirmed by the tokenizer: no token of the text in context straddles it.
 
 A chunk is tokenised between its neighbours (the last two words to the left, one character to the right and a stand-in
@@ -23,36 +23,26 @@ rule can tell the chunk from the middle of the whole text.
 from __future__ import annotations
 
 import codecs
-import itertools
-import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 from weakref import WeakKeyDictionary
 
 from braid.errors import InputError
+from braid.streams.boundaries import SENTENCEPIECE_SPACE, SPACES, Boundaries
 
-__all__ = ["Boundaries", "Codec", "Cuts", "IncrementalDetokenizer", "IncrementalTokenizer"]
+__all__ = ["Codec", "Cuts", "IncrementalDetokenizer", "IncrementalTokenizer", "boundaries_of"]
 
-SPACES = " \t\n\r"
-SENTENCEPIECE_SPACE = "\u2581"
 VISIBLE = "x"  # stands for what may follow, so that rules that strip the end of a text leave the cut alone
 CONTEXT_WORDS = 2
 # Left neighbours to try, in order, where the true one would merge with what follows (after a forced flush).
 NEUTRAL_CONTEXTS = ("\n", "a", ".", "1", " ", "")
 
-UTF8_UNIT = re.compile(
-    rb"[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]?|[\xe0-\xef][\x80-\xbf]{0,2}|[\xf0-\xf4][\x80-\xbf]{0,3}|[\x80-\xbf]{1,3}|.",
-    re.DOTALL,
-)
-# An entry can only join a pair of interest if it has white space past its start, or more than one non-ASCII byte.
-MAY_JOIN = re.compile(rb".[ \t\n\r]|[\x80-\xff][\xe3-\xe9]", re.DOTALL)
-
-
 Cuts = Literal["pairs", "words", "never"]
-"""`pairs`: tokens on the two sides of a pair that no entry joins are independent, as merges are. `words`: only those of
-different words are, because the model weighs a word as a whole (Unigram: rounding may tip a tie). `never`: a text is one
-such word."""
+"""`pairs`: tokens on the two sides of a pair that no entry joins are independent, as merges are. `words`: only those
+of different words are, since the model weighs a word as a whole (Unigram: rounding may tip a tie). `never`: a text is
+one word.
+"""
 
 
 class Codec(Protocol):
@@ -89,47 +79,15 @@ class Codec(Protocol):
         ...
 
 
-class Boundaries:
-    """Which pairs of neighbouring characters some vocabulary entry joins.
-
-    Only pairs at which text may be cut are kept: a visible character before white space, and two ideographs. Entries
-    of byte-level vocabularies may begin or end inside a character; such a fragment stands for all characters that it
-    is the end, or the start, of.
-
-    Args:
-        pieces: Text of every vocabulary entry.
-    """
-
-    def __init__(self, pieces: Iterable[bytes | str]) -> None:
-        self._joined: set[tuple[bytes, bytes]] = set()
-        for piece in pieces:
-            entry = piece if isinstance(piece, bytes) else piece.replace(SENTENCEPIECE_SPACE, " ").encode()
-            if MAY_JOIN.search(entry):
-                self._add(UTF8_UNIT.findall(entry))
-
-    def _add(self, units: list[bytes]) -> None:
-        for left, right in itertools.pairwise(units):
-            is_space = right in b" \t\n\r" and left not in b" \t\n\r"
-            if is_space or (left[0] >= 0x80 and 0xE3 <= right[0] <= 0xE9):
-                self._joined.add((left, right))
-
-    def is_joined(self, left: str, right: str) -> bool:
-        """Whether some entry has `left` directly before `right` (one character each)."""
-        ends, starts = left.encode(), right.encode()
-        return any(
-            (ends[i:], starts[: j + 1]) in self._joined for i in range(len(ends)) for j in range(len(starts))
-        )
-
-    @staticmethod
-    def of(codec: Codec) -> Boundaries:
-        """Return the boundaries of a codec's vocabulary, worked out once a codec."""
-        known = _BOUNDARIES.get(codec)
-        if known is None:
-            known = _BOUNDARIES[codec] = Boundaries(codec.pieces())
-        return known
-
-
 _BOUNDARIES: WeakKeyDictionary[Codec, Boundaries] = WeakKeyDictionary()
+
+
+def boundaries_of(codec: Codec) -> Boundaries:
+    """Return the boundaries of a codec's vocabulary, worked out once a codec."""
+    known = _BOUNDARIES.get(codec)
+    if known is None:
+        known = _BOUNDARIES[codec] = Boundaries(codec.pieces())
+    return known
 
 
 class IncrementalTokenizer:
@@ -138,8 +96,8 @@ class IncrementalTokenizer:
     Tokens are released as soon as no later text can change them. The cost is linear in the text.
 
     Args:
-        codec: The tokenizer.
-        before: Text that stands directly before the first piece and is tokenised already, such as the end of a
+        codec: the tokenizer.
+        before: text that stands directly before the first piece and is tokenised already, such as the end of a
             template; it only keeps the first token from being taken for the start of a text.
 
     Example:
@@ -151,7 +109,7 @@ class IncrementalTokenizer:
 
     def __init__(self, codec: Codec, before: str = "") -> None:
         self._codec = codec
-        self._boundaries = Boundaries.of(codec)
+        self._boundaries = boundaries_of(codec)
         self._context = before
         self._held = ""
         self._num_scanned = 1  # cuts at positions below this were looked for already
@@ -167,7 +125,7 @@ class IncrementalTokenizer:
         """Add text; return the tokens that can no longer change, each with the source text that it covers.
 
         Args:
-            text: The next piece, of any length.
+            text: the next piece, of any length.
 
         Returns:
             Pairs of token id and text. Where several tokens share one character, the last one carries it.
@@ -272,7 +230,7 @@ class IncrementalDetokenizer:
     """Turns tokens into text as they come, never splitting a character; together equal to decoding all at once.
 
     Args:
-        codec: The tokenizer. Where its decoding is not byte-level, runs of single-byte tokens are held until they
+        codec: the tokenizer. Where its decoding is not byte-level, runs of single-byte tokens are held until they
             end, because one bad byte spoils the whole run.
     """
 

@@ -26,6 +26,7 @@ BOX = 22  # height of a token
 RULER = 24  # height of the line of row numbers
 MARGIN = 20
 HEAD = 40  # height of the title line
+FOOT = 16  # height of the legend
 MAX_CELL = 24  # characters of one token
 
 NOT_XML = re.compile("[^\\t\\n\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
@@ -94,7 +95,7 @@ def timeline_svg(
     events = [event for event in transcript.events if start <= event.t and (event.t < end or stop is None)]
     picture = _Picture(transcript, max(width, 320))
     systems = list(picture.systems(rows))
-    height = HEAD + MARGIN + max(len(systems), 1) * picture.system_height
+    height = HEAD + FOOT + max(len(systems), 1) * picture.system_height
     heading = title if title is not None else f"{transcript.model}: streams over time"
     size = f'viewBox="0 0 {picture.width} {height}" width="{picture.width}" height="{height}"'
     parts = [
@@ -105,6 +106,7 @@ def timeline_svg(
         f'<rect class="back" width="{picture.width}" height="{height}"/>',
         f'<text class="title" x="{MARGIN}" y="26">{_text(heading)}</text>',
         *picture.draw(systems, events),
+        f'<text class="note" x="{MARGIN}" y="{height - 12}">{_text(_legend(events))}</text>',
         "</svg>\n",
     ]
     return "\n".join(parts)
@@ -201,6 +203,12 @@ def _told(event: LifeEvent) -> str:
     what = f"{event.lane} {event.kind}" if event.lane is not None else event.kind
     tokens = f", {len(event.tokens)} tokens" if event.tokens else ""
     return f"{what} before row {event.t}{tokens}" + (f" ({event.reason})" if event.reason else "")
+
+
+def _legend(events: Sequence[LifeEvent]) -> str:
+    """Return the signs in use, explained."""
+    used = {event.kind for event in events}
+    return ", ".join(f"{sign} {kind}" for kind, sign in MARKS.items() if kind in used)
 
 
 def _description(transcript: Transcript, rows: Sequence[Row]) -> str:

@@ -10,9 +10,9 @@ _SIGNS = {" ": "·", "\n": "⏎", "\t": "⇥", "\x7f": "␡"}
 
 
 def cell_text(text: str, token: int) -> str:
-    """Return the text of a cell with everything in it visible; a token without text shows its id.
+    r"""Return the text of a cell with everything in it visible; a token without text shows its id.
 
-    >>> cell_text(" how\\n", 7), cell_text("\\x1b[2J", 7), cell_text("", 2)
+    >>> cell_text(" how\n", 7), cell_text("\x1b[2J", 7), cell_text("", 2)
     ('·how⏎', '␛[2J', '#2')
     """
     return "".join(map(_visible, text)) or f"#{token}"
@@ -29,11 +29,9 @@ def fit(text: str, width: int) -> str:
     """Return a text cut to at most `width` columns, with an ellipsis if it was longer."""
     if num_cells(text) <= width:
         return text
-    kept = ""
-    for char in text:
-        if num_cells(kept + char) >= width:
-            break
-        kept += char
+    kept = text[:width]  # each character takes a column, but for marks, which may go too
+    while num_cells(kept) >= width:
+        kept = kept[:-1]
     return kept + "…"
 
 

@@ -1,0 +1,157 @@
+"""The model under test: as it is, with streams put on, and as `transformers` alone would run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from braid.engine.conversation import Conversation
+from braid.engine.core import EngineCore
+from braid.engine.work import Feed, Work
+from braid.model.architecture import random_ids
+from braid.model.attention import ATTENTION
+from braid.model.checkpoint import TrainedStreams, TrainedTopology
+from braid.model.linear import WeightFirstLinear
+from braid.model.model import Model
+from braid.model.plan import Plan
+from braid.streams.sampling import SamplingSpec
+from braid.streams.topology import Topology
+from braid.testing import ReferenceLogits
+
+__all__ = ["NEVER", "RecordingCore", "Subject", "drive", "largest_difference"]
+
+NEVER = -1e9
+"""A logit bias that no logit outweighs."""
+
+BOUNDS = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
+"""The largest difference of a logit from the oracle's, which is computed in the same number format."""
+
+
+class Subject:
+    """One model, and the ways in which the checks use it.
+
+    Args:
+        model: The model under test.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.stock = model if model.trained is None else self._twin(None, None)
+        self.bound = BOUNDS[model.dtype]
+
+    def _twin(self, trained: TrainedStreams | None, embeddings_HD: Tensor | None) -> Model:
+        """The same network, trained with something else."""
+        model = self.model
+        twin = Model(
+            model.hf, model.codec, name=model.name, trained=trained, stream_embeddings=embeddings_HD, choice=model.choice
+        )
+        twin.kernel = model.kernel
+        return twin
+
+    def dressed(self, topology: Topology) -> Model:
+        """The same network as if it had been trained with the topology: a silence class and random embeddings."""
+        generator = torch.Generator().manual_seed(0)
+        weights_VD = self.model.hf.get_input_embeddings().weight
+        width = self.model.architecture.hidden_size
+        embeddings_HD = torch.randn(len(topology.streams), width, generator=generator) * float(weights_VD.detach().float().std())
+        streams = TrainedStreams(topology=TrainedTopology.of(topology), silence_token_id=self.silence_id)
+        return self._twin(streams, embeddings_HD)
+
+    @cached_property
+    def silence_id(self) -> int:
+        """The class that means silence: the checkpoint's, or the last one that is no control token."""
+        if self.model.silence_token_id is not None:
+            return self.model.silence_token_id
+        codec = self.model.codec
+        taken = codec.control_ids | set(codec.end_ids)
+        return next(i for i in reversed(range(self.model.vocab_size)) if i not in taken)
+
+    @cached_property
+    def even_bias(self) -> float:
+        """A bias for silence with which the model, at temperature 1, speaks in about half of the rows."""
+        ids = random_ids(self.model.vocab_size, 48, seed=0)[None]
+        with torch.inference_mode(), self.as_stock() as network:
+            logits_LV = network(input_ids=ids.to(self.model.device)).logits[0].double()
+        gap_L = torch.logsumexp(logits_LV, -1) - logits_LV[:, self.silence_id]
+        return float(gap_L.median())
+
+    def chatty(self, silence_bias: float, seed: int = 0) -> SamplingSpec:
+        """Sampling that never ends a turn, and is silent the more the larger the bias."""
+        bias = dict.fromkeys(self.model.codec.end_ids, NEVER) | {self.silence_id: silence_bias}
+        return SamplingSpec(temperature=1.0, logit_bias=bias, seed=seed)
+
+    def endless(self) -> SamplingSpec:
+        """Greedy sampling that never ends a turn."""
+        return SamplingSpec(logit_bias=dict.fromkeys(self.model.codec.end_ids, NEVER))
+
+    @contextmanager
+    def as_stock(self) -> Iterator[Any]:
+        """The network with the attention and the linear layers that `transformers` alone would give it."""
+        hf = self.model.hf
+        switched = [module for module in hf.modules() if type(module) is WeightFirstLinear]
+        for module in switched:
+            module.__class__ = nn.Linear
+        hf.set_attn_implementation("sdpa" if getattr(hf, "_supports_sdpa", False) else "eager")
+        try:
+            yield hf
+        finally:
+            hf.set_attn_implementation(ATTENTION)
+            for module in switched:
+                module.__class__ = WeightFirstLinear
+
+
+class RecordingCore(EngineCore):
+    """Keeps the logits of every lane that was asked, by (row, lane).
+
+    Args:
+        model: The network.
+        kv_tokens: Tokens that the cache must hold.
+        disguised: Lanes whose tokens are replaced by others on their way into the network.
+    """
+
+    def __init__(self, model: Model, *, kv_tokens: int, disguised: Sequence[str] = ()) -> None:
+        super().__init__(model, kv_tokens=kv_tokens, page_size=8)
+        self.logits: ReferenceLogits = {}
+        self.probes: set[tuple[int, str]] = set()
+        self._disguised = frozenset(disguised)
+
+    def _forward(self, plan: Plan, works: Sequence[Work]) -> Tensor:
+        works = [replace(work, feeds=tuple(self._disguise(feed) for feed in work.feeds)) for work in works]
+        logits_NV = super()._forward(plan, works)
+        asked = [feed for work in works for feed in work.feeds if feed.predict]
+        for feed, logits_V in zip(asked, logits_NV, strict=True):
+            key = (int(feed.times[-1]), feed.label)
+            self.logits[key] = logits_V.clone()
+            if feed.is_probe:
+                self.probes.add(key)
+        return logits_NV
+
+    def _disguise(self, feed: Feed) -> Feed:
+        if feed.label not in self._disguised or feed.is_probe:
+            return feed
+        other: NDArray[np.int64] = (feed.token_ids * 31 + 7) % self.model.vocab_size
+        return replace(feed, token_ids=other)
+
+
+def drive(core: EngineCore, conversation: Conversation, rows: int) -> None:
+    """Step until there is nothing to do, or for about so many rows."""
+    stop = conversation.t + rows
+    while conversation.t < stop and (conversation.has_work or not conversation.turn_is_over):
+        worked = bool(list(core.step([conversation])))
+        core.cache.pool.check_integrity()
+        if not worked and not conversation.has_work:
+            return
+
+
+def largest_difference(found: ReferenceLogits, expected: ReferenceLogits) -> float:
+    """The largest absolute difference of a logit; every one that was found must be expected."""
+    assert found and set(found) <= set(expected), "the engine and the oracle disagree about who was asked"
+    return max(float((found[key].double() - expected[key].double()).abs().max()) for key in found)

@@ -1,0 +1,44 @@
+"""A run as JSON: an event a line, the summary last."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TextIO
+
+from braid.cli.show.figures import notes
+from braid.sessions.live import LiveResult
+from braid.streams.events import Event
+
+__all__ = ["JsonLines"]
+
+
+class JsonLines:
+    """Writes events as they happen.
+
+    Args:
+        out: Where to; what is for people goes to standard error.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def on_event(self, event: Event) -> None:
+        """Write it at once."""
+        self._out.write(event.to_json() + "\n")
+        self._out.flush()
+
+    def finish(self, outcome: LiveResult, saved: Path | None) -> None:
+        """The summary is the last line."""
+        self.on_event(outcome.summary)
+        for note in notes(outcome, saved):
+            print(note, file=sys.stderr)
