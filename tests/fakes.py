@@ -14,7 +14,17 @@ import json
 from functools import cache
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 CONTROLS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
@@ -111,6 +121,7 @@ def _regex_backend(regex: str, nfc: bool, ignore_merges: bool) -> str:
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
     trainer = trainers.BpeTrainer(
         vocab_size=620, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )

@@ -74,6 +74,19 @@ def network(name: str, seed: int = 0) -> PreTrainedModel:
         for parameter in hf.parameters():
             if parameter.dim() >= 2:
                 parameter.data.mul_(4.0)
-            elif "sinks" not in name:
+            else:
                 parameter.data.add_(0.1 * torch.randn_like(parameter))
+    _round_frequencies(hf)
     return hf.eval()
+
+
+def _round_frequencies(hf: PreTrainedModel) -> None:
+    """Give every RoPE frequencies of few bits.
+
+    Networks compute angles in float32, whatever their own dtype. With these frequencies the angles are exact, so that
+    a comparison in float64 measures the code under test and not the rounding of `position * frequency`.
+    """
+    for name, buffer in hf.named_buffers():
+        if name.endswith("inv_freq"):
+            mantissa, exponent = torch.frexp(buffer)
+            buffer.copy_(torch.ldexp((mantissa * 2048).round() / 2048, exponent))

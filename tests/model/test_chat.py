@@ -112,6 +112,9 @@ def test_a_template_that_changes_what_came_before_keeps_the_shared_preamble() ->
     chat = ChatFormat(codec(moves), system="S")
     assert chat.preamble() == "[S]<|im_start|>user\n"
     assert chat.closer(instructions="Think.").startswith("\n\nThink.<|im_end|>")
+    counts = ChatFormat(codec("{{ messages | length }}" + CHATML))
+    assert counts.preamble() == "1<|im_start|>user\n"
+    assert counts.closer(instructions="Think.").startswith("\n\nThink.<|im_end|>")
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Tokenizer
 
 from braid.errors import TokenizerError
 from braid.model.codec import TokenizerCodec
@@ -89,6 +90,20 @@ def test_markers_are_what_the_template_writes() -> None:
     assert codec.decode([call, table]) == "<tool_call><table>"  # it may be said, only not smuggled in
     assert list(codec.marker_spans("a<tool_call><|im_end|>")) == [(1, 12), (12, 22)]
     assert list(codec.marker_spans("a<tool_call><|im_end|>", control_only=True)) == [(12, 22)]
+
+
+def test_markers_in_text_are_merged_like_any_text() -> None:
+    tokenizer = gpt2_tokenizer()
+    spec = json.loads(tokenizer.backend_tokenizer.to_str())
+    bare = Tokenizer.from_str(json.dumps({**spec, "added_tokens": []}))
+    tokenizer.chat_template = CHATML + "{# <tool_call> #}"
+    codec = TokenizerCodec(tokenizer)
+    for text in ("the <tool_call> of", "the<|im_end|>the"):
+        assert codec.encode(text)[0] == bare.encode(text).ids
+
+
+def test_offsets_cover_leading_spaces() -> None:
+    assert CODECS["gpt2"].encode("the the")[1] == [(0, 3), (3, 7)]
 
 
 def test_nothing_is_put_before_the_text() -> None:

@@ -8,7 +8,10 @@ from functools import cache
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import Metaspace
+from transformers import PreTrainedTokenizerFast
 
 from braid.errors import InputError
 from braid.model.codec import TokenizerCodec
@@ -179,6 +182,16 @@ def test_detokenised_pieces_equal_decoding_at_once(kind: str, data: st.DataObjec
     detokenizer = IncrementalDetokenizer(codec)
     pieces = [detokenizer.push(token) for token in ids] + [detokenizer.flush()]
     assert "".join(pieces) == codec.decode(ids)
+
+
+def test_tokens_without_text_do_not_make_a_new_start() -> None:
+    backend = Tokenizer(BPE(vocab={"": 0, "▁a": 1}, merges=[]))
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    codec = TokenizerCodec(PreTrainedTokenizerFast(tokenizer_object=backend))
+    detokenizer = IncrementalDetokenizer(codec)
+    assert [detokenizer.push(token) for token in (1, 0, 1)] == ["a", "", " a"]
 
 
 def test_characters_are_never_split() -> None:

@@ -115,7 +115,7 @@ def views_equal_oracle(subject: Subject) -> Finding:
         ),
         "output": StreamSpec(direction="output", wait_k=3, max_tokens=16, sampling=subject.endless()),
     }
-    topology = Topology(streams=streams, decoding="views")
+    topology = Topology(streams=streams, decoding="views", patterns={"output": {"thought": Window(9)}})
     core = RecordingCore(model, kv_tokens=1500)
     conversation = Conversation(model, core.cache, topology)
     conversation.write("user", "How many apples are there? ")

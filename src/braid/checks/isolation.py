@@ -31,7 +31,9 @@ def silence_keeps_no_kv(subject: Subject) -> Finding:
     conversation = Conversation(core.model, core.cache, topology, forces_answers=False)
     conversation.write("user", "Nobody answers before the question is complete: who is there?")
     conversation.end()
-    drive(core, conversation, 16)
+    drive(core, conversation, 6)
+    conversation.force("output", "It is me.")
+    drive(core, conversation, 10)
     rows = conversation.transcript.rows
     kept = sum(len(row.cells) for row in rows)
     surplus = abs(core.cache.num_tokens - kept) + abs(conversation.kv_tokens - kept)

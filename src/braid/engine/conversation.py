@@ -122,6 +122,8 @@ class Conversation:
         self._require_open()
         inputs = self.stage.inputs
         lanes = [self._input(stream)] if stream is not None else [lane for lane in inputs if not lane.is_closed]
+        if not self._in_turn and any(lane.held_over.strip() for lane in inputs):
+            self._begin_turn()
         if not any(lane.text for lane in inputs):
             raise EmptyInputError(
                 f"{stream or 'the input'} ended without any text; write something to "
@@ -321,7 +323,7 @@ class Conversation:
     def _settle(self) -> None:
         """Nothing is queued and nobody speaks: is the turn over, or the session quiescent?"""
         outputs = self.stage.open_outputs()
-        if not self._in_turn or not all(lane.is_idle for lane in self.stage.inputs):
+        if not self._in_turn or any(lane.queue for lane in self.stage.inputs):
             return
         if outputs and all(lane.phase == "asleep" for lane in outputs):
             self._end_turn()  # whoever goes on writing begins the next one
@@ -353,7 +355,7 @@ class Conversation:
         self.record.turn(self.turn)
         self.turn += 1
         for lane in self.stage.inputs:
-            lane.has_ended = True
+            lane.end_turn()
         if self.stage.preamble is not None:
             said = "".join(lane.text for lane in self.stage.inputs)
             answers = [lane.turn_text for lane in self.stage.outputs if lane.spec.visibility == "external"]

@@ -39,6 +39,8 @@ class InputLane:
     """All that was written in this turn."""
     has_ended: bool = False
     is_closed: bool = False
+    held_over: str = ""
+    """Text that the last turn held back and never read."""
     num_read: int = 0
     """Tokens that entered rows in this turn."""
     last_token: int = 0
@@ -60,14 +62,17 @@ class InputLane:
         return token, text
 
     def begin_turn(self) -> None:
-        """Forget the last turn's text."""
-        self.text, self.num_read, self.has_ended = "", 0, False
+        """Forget the last turn's text; what it held back unread is the beginning of this one's."""
+        self.text, self.held_over = self.held_over, ""
+        self.num_read, self.has_ended = 0, False
         self.tokenizer = IncrementalTokenizer(self.codec)
+        self.queue.extend(self.tokenizer.write(self.text))
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether all that came so far was read; more may come."""
-        return self.is_closed or (not self.queue and not self.tokenizer.held)
+    def end_turn(self) -> None:
+        """The answers are complete; text that is still held back was not part of the question."""
+        self.held_over = self.tokenizer.held
+        self.text = self.text.removesuffix(self.held_over)
+        self.has_ended = True
 
     @property
     def is_drained(self) -> bool:

@@ -1,0 +1,338 @@
+"""Verbs in every state, turns, quiescence, budgets, and full pools: nothing bad is swallowed, nothing is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from braid.engine.conversation import Conversation
+from braid.engine.core import EngineCore
+from braid.errors import (
+    CheckpointConflictError,
+    ContextOverflowError,
+    DirectionError,
+    EmptyInputError,
+    NothingToForceError,
+    PoolFullError,
+    PoolTooSmallError,
+    SessionClosedError,
+    StreamClosedError,
+    UnknownStreamError,
+    UnsupportedByBackend,
+)
+from braid.streams.events import ClosedEvent, DeltaEvent, QuiescentEvent, StateEvent, TurnEvent
+from braid.streams.sampling import SamplingSpec
+from braid.streams.topology import StreamSpec, Topology, Trigger
+from tests.engine.harness import SILENCE, RecordingCore, chatty, drive, stock, trained
+
+SILENT = SamplingSpec(logit_bias={SILENCE: 100.0})
+LOUD = SamplingSpec(logit_bias={SILENCE: -100.0, 257: -100.0})
+
+
+def rows_of(**streams: StreamSpec) -> Topology:
+    return Topology(streams=streams)
+
+
+def user(**changes: Any) -> StreamSpec:
+    return StreamSpec(direction="input", **changes)
+
+
+def output(**changes: Any) -> StreamSpec:
+    return StreamSpec(direction="output", **changes)
+
+
+def opened(topology: Topology, **settings: Any) -> tuple[RecordingCore, Conversation]:
+    core = RecordingCore(trained(topology), kv_tokens=settings.pop("kv_tokens", 600), page_size=4)
+    return core, Conversation(core.model, core.cache, topology, **settings)
+
+
+def test_nothing_happens_until_something_is_written() -> None:
+    core, conversation = opened(rows_of(user=user(), output=output()))
+    assert conversation.prepare() is None
+    assert not conversation.has_work
+    assert [type(e) for e in conversation.take_events()] == [StateEvent, StateEvent]
+
+
+def test_a_silent_output_that_owes_an_answer_is_forced_once_and_says_so() -> None:
+    core, conversation = opened(rows_of(user=user(), output=output(sampling=SILENT)))
+    conversation.write("user", "hi")
+    conversation.end()
+    events = drive(core, conversation)
+    assert [e for e in events if isinstance(e, QuiescentEvent)]
+    assert len(conversation.transcript.tokens("output")) >= 1
+    assert conversation.turn_is_over
+
+
+def test_quiescence_can_be_waited_out() -> None:
+    core, conversation = opened(rows_of(user=user(), output=output(sampling=SILENT)), forces_answers=False)
+    conversation.write("user", "hi")
+    conversation.end()
+    events = drive(core, conversation)
+    assert len([e for e in events if isinstance(e, QuiescentEvent)]) == 1
+    assert conversation.transcript.tokens("output") == []
+    assert not conversation.turn_is_over
+    conversation.force("output")
+    drive(core, conversation)
+    assert len(conversation.transcript.tokens("output")) >= 1
+
+
+def test_force_puts_words_into_a_mouth_and_interrupt_ends_them() -> None:
+    core, conversation = opened(rows_of(user=user(), output=output(sampling=LOUD)))
+    conversation.write("user", "hi ")
+    conversation.force("output", "forced words")
+    drive(core, conversation, max_rows=16)
+    assert conversation.transcript.text("output").startswith("forced words")
+    forced = [row.cells["output"].forced for row in conversation.transcript.rows if "output" in row.cells]
+    assert forced[:12] == [True] * 12 and not any(forced[12:])
+    conversation.interrupt()
+    conversation.end()
+    drive(core, conversation)
+    assert conversation.transcript.tokens("output")[-1][1] == core.model.turn_end_id
+    assert conversation.turn_is_over
+
+
+@pytest.mark.parametrize(("limit", "reason"), [({"max_tokens": 5}, "length"), ({"stop": ("aaa",)}, "stop")])
+def test_budgets_and_stop_strings_put_an_output_to_sleep(limit: dict[str, Any], reason: str) -> None:
+    bias = SamplingSpec(logit_bias={97: 100.0})  # it says `a` for ever
+    core, conversation = opened(rows_of(user=user(), output=output(sampling=bias, **limit)))
+    conversation.write("user", "hi ")
+    conversation.end()
+    events = drive(core, conversation)
+    slept = [e for e in events if isinstance(e, StateEvent) and e.state == "asleep" and e.stream == "output"]
+    assert slept[-1].reason == reason
+    text = conversation.transcript.text("output")
+    assert text == ("aaaaa" if reason == "length" else "")
+    assert "".join(e.text for e in events if isinstance(e, DeltaEvent)) == text
+
+
+def test_chunks_hold_as_many_tokens_as_the_topology_says() -> None:
+    bias = SamplingSpec(logit_bias={97: 100.0})
+    core, conversation = opened(rows_of(user=user(), output=output(sampling=bias, chunk_size=4, max_tokens=10)))
+    conversation.write("user", "hi ")
+    conversation.end()
+    deltas = [e for e in drive(core, conversation) if isinstance(e, DeltaEvent)]
+    assert [len(e.tokens) for e in deltas] == [4, 4, 2]
+
+
+def test_a_prefix_is_forced_at_the_start_of_every_turn() -> None:
+    core, conversation = opened(rows_of(user=user(), output=output(sampling=LOUD, prefix="Sure: ", max_tokens=8)))
+    for turn in range(2):
+        conversation.write("user", "hi ")
+        conversation.end()
+        drive(core, conversation)
+        assert conversation.turn == turn + 1
+    assert conversation.transcript.text("output").count("Sure: ") == 2
+
+
+def test_a_triggered_output_starts_when_its_trigger_has_said_the_word() -> None:
+    bias = SamplingSpec(logit_bias={97: 100.0})
+    topology = rows_of(
+        user=user(),
+        output=output(sampling=bias, max_tokens=6),
+        audit=output(sampling=bias, max_tokens=2, trigger=Trigger(on="output", pattern="aaa")),
+        never=output(sampling=bias, max_tokens=2, trigger=Trigger(on="output", pattern="b")),
+    )
+    core, conversation = opened(topology)
+    conversation.write("user", "x")
+    conversation.end()
+    drive(core, conversation)
+    starts = {name: conversation.transcript.tokens(name)[:1] for name in ("output", "audit", "never")}
+    assert starts["never"] == []
+    # Rows 1 to 3 say the word, row 4 asks the auditor, row 5 has its first token.
+    assert starts["audit"][0][0] == starts["output"][0][0] + 4
+    assert conversation.turn_is_over
+
+
+def test_a_closed_stream_frees_its_pages_and_is_read_no_more() -> None:
+    core, conversation = opened(rows_of(user=user(), note=user(), output=output(sampling=LOUD, max_tokens=12)))
+    conversation.write("note", "remember this")
+    conversation.write("user", "hi there")
+    conversation.end("note")
+    drive(core, conversation, max_rows=16)
+    before = core.cache.num_tokens
+    conversation.close_stream("note")
+    conversation.close_stream("note")
+    assert core.cache.num_tokens == before - len(conversation.transcript.tokens("note"))
+    with pytest.raises(StreamClosedError, match="open inputs: user"):
+        conversation.write("note", "more")
+    conversation.end()
+    drive(core, conversation)
+    from braid.testing import reference_logits
+    from tests.engine.harness import largest_difference
+
+    expected = reference_logits(core.model, conversation.topology, conversation.transcript, probes=sorted(core.probes))
+    assert largest_difference(core.logits, expected) <= 1e-6
+
+
+def test_a_full_pool_changes_nothing_and_the_same_step_works_later() -> None:
+    topology = rows_of(user=user(feed="burst"), output=output(sampling=LOUD, max_tokens=4))
+    core, conversation = opened(topology, kv_tokens=24)
+    hog = core.cache.new_list()
+    hog.append(16)
+    conversation.write("user", "x" * 12)
+    conversation.end()
+    before = (conversation.t, len(conversation.transcript.entries), core.cache.num_tokens)
+    for _ in range(2):
+        with pytest.raises(PoolFullError, match="close a session"):
+            list(core.step([conversation]))
+        assert (conversation.t, len(conversation.transcript.entries), core.cache.num_tokens) == before
+        core.cache.pool.check_integrity()
+    hog.release()
+    drive(core, conversation)
+    assert conversation.turn_is_over
+    assert conversation.transcript.text("user") == "x" * 12
+
+
+def test_a_pool_that_could_never_hold_the_input_is_another_error() -> None:
+    core, conversation = opened(rows_of(user=user(feed="burst"), output=output()), kv_tokens=8)
+    conversation.write("user", "x" * 40)
+    conversation.end()
+    with pytest.raises(PoolTooSmallError, match="kv_tokens"):
+        list(core.step([conversation]))
+
+
+@pytest.mark.parametrize("decoding", ["rows", "views"])
+def test_a_session_longer_than_the_context_is_refused_before_anything_changes(decoding: Any) -> None:
+    topology = Topology(decoding=decoding, streams={"user": user(feed="burst"), "output": output(wait_k="end")})
+    model = stock() if decoding == "views" else trained(topology)
+    core = EngineCore(model, kv_tokens=9000)
+    conversation = Conversation(model, core.cache, topology, prefill_chunk=8000)
+    while conversation.has_work:
+        list(core.step([conversation]))
+    conversation.write("user", "x" * 5000)
+    conversation.end()
+    before = core.cache.num_tokens
+    with pytest.raises(ContextOverflowError, match="4096"):
+        list(core.step([conversation]))
+    assert core.cache.num_tokens == before
+    core.cache.pool.check_integrity()
+
+
+VERBS: dict[str, Any] = {
+    "write": lambda c: c.write("user", "x"),
+    "end": lambda c: c.end("user"),
+    "interrupt": lambda c: c.interrupt("output"),
+    "cancel": lambda c: c.cancel("output"),
+    "force": lambda c: c.force("output", "x"),
+    "flush": lambda c: c.flush("user"),
+    "close_stream": lambda c: c.close_stream("user"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_on_a_closed_session_says_so(verb: str) -> None:
+    _, conversation = opened(rows_of(user=user(), output=output()))
+    conversation.close()
+    conversation.close()
+    with pytest.raises(SessionClosedError, match="open a new one"):
+        VERBS[verb](conversation)
+    assert conversation.prepare() is None
+    assert len([e for e in conversation.take_events() if isinstance(e, ClosedEvent)]) == 1
+
+
+def test_wrong_streams_and_directions_have_their_own_errors() -> None:
+    _, conversation = opened(rows_of(user=user(), output=output()))
+    with pytest.raises(UnknownStreamError, match="user"):
+        conversation.write("usr", "x")
+    with pytest.raises(DirectionError, match="force"):
+        conversation.write("output", "x")
+    with pytest.raises(DirectionError, match="outputs are output"):
+        conversation.interrupt("user")
+    with pytest.raises(EmptyInputError, match="write something to user"):
+        conversation.end()
+    with pytest.raises(NothingToForceError, match="write some input first"):
+        conversation.force("output", "x")
+    assert conversation.kv_tokens == 0
+
+
+def test_what_this_engine_cannot_do_is_refused_when_the_session_opens() -> None:
+    core = EngineCore(stock(), kv_tokens=64)
+    adaptive = rows_of(user=user(), output=output(wait_k="adaptive"))
+    held = rows_of(user=user(), output=output(held_by=("audit",)), audit=output())
+    for topology, match in ((adaptive, "adaptive"), (held, "held_by")):
+        with pytest.raises(UnsupportedByBackend, match=match):
+            Conversation(core.model, core.cache, topology)
+    assert core.cache.pool.num_used == 0 and not core.cache.pool.lists
+
+
+def test_a_topology_that_contradicts_the_checkpoint_is_refused() -> None:
+    topology = rows_of(user=user(), output=output())
+    model = trained(topology)
+    other = Topology(streams=topology.streams, same_row="none")
+    with pytest.raises(CheckpointConflictError, match="same_row"):
+        Conversation(model, model.new_cache(64), other)
+
+
+def test_writing_after_the_end_goes_on_in_the_same_turn_and_a_new_turn_begins_after_the_answer() -> None:
+    core, conversation = opened(rows_of(user=user(), output=output(sampling=LOUD, max_tokens=8)))
+    conversation.write("user", "one ")
+    conversation.end()
+    drive(core, conversation, max_rows=6)
+    conversation.write("user", "two ")
+    events = drive(core, conversation)
+    assert len([e for e in events if isinstance(e, TurnEvent)]) == 1, "the answer is complete, whoever goes on writing"
+    conversation.end()  # nothing is left to end; harmless
+    assert not conversation.has_work
+    conversation.write("user", "three ")
+    assert not conversation.turn_is_over
+    conversation.end()
+    drive(core, conversation)
+    assert conversation.transcript.text("user") == "one two three "
+
+
+def test_sampled_runs_repeat_with_the_seed_and_differ_without() -> None:
+    topology = rows_of(
+        user=user(), thought=output(sampling=chatty(2.0, 0).model_copy(update={"seed": None}), max_tokens=20), output=output(max_tokens=4)
+    )
+
+    def run(seed: int) -> list[tuple[int, int]]:
+        core, conversation = opened(topology, seed=seed)
+        conversation.write("user", "hello")
+        conversation.end()
+        drive(core, conversation)
+        return conversation.transcript.tokens("thought")
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+def test_sessions_in_one_batch_say_what_each_says_alone() -> None:
+    topology = rows_of(user=user(), thought=output(sampling=chatty(2.0)), output=output(max_tokens=7))
+    texts = ["hello", "what is this", "a longer question than the others"]
+
+    def alone(text: str) -> list[Any]:
+        core, conversation = opened(topology)
+        conversation.write("user", text)
+        conversation.end()
+        drive(core, conversation, max_rows=40)
+        return list(conversation.transcript.entries)
+
+    core = RecordingCore(trained(topology), kv_tokens=2000, page_size=4)
+    together = [Conversation(core.model, core.cache, topology) for _ in texts]
+    for conversation, text in zip(together, texts, strict=True):
+        conversation.write("user", text)
+        conversation.end()
+    while busy := [c for c in together if c.has_work or not c.turn_is_over]:
+        if not [e for batch in core.step(busy) for e in batch] or max(c.t for c in together) > 60:
+            break
+        core.cache.pool.check_integrity()
+    for conversation, text in zip(together, texts, strict=True):
+        entries = alone(text)
+        assert list(conversation.transcript.entries)[: len(entries)] == entries
+
+
+def test_a_failed_forward_closes_the_session_and_frees_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, conversation = opened(rows_of(user=user(), output=output()))
+    conversation.write("user", "hello")
+    conversation.end()
+
+    def fail(*_: Any) -> None:
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(core, "_forward", fail)
+    with pytest.raises(MemoryError):
+        list(core.step([conversation]))
+    assert conversation.is_closed
+    assert core.cache.pool.num_used == 0
+    core.cache.pool.check_integrity()
