@@ -347,7 +347,10 @@ class Conversation:
     def _begin_turn(self) -> None:
         self._in_turn = True
         self._was_quiescent = False
-        for lane in (*self.stage.inputs, *self.stage.outputs):
+        before = self.stage.preamble.text if self.stage.preamble is not None else ""
+        for lane in self.stage.inputs:
+            lane.begin_turn(before)
+        for lane in self.stage.outputs:
             lane.begin_turn()
 
     def _end_turn(self) -> None:

@@ -61,11 +61,15 @@ class InputLane:
         self.last_token = token
         return token, text
 
-    def begin_turn(self) -> None:
-        """Forget the last turn's text; what it held back unread is the beginning of this one's."""
+    def begin_turn(self, before: str) -> None:
+        """Forget the last turn's text; what it held back unread is the beginning of this one's.
+
+        Args:
+            before: Template text that stands directly before the input.
+        """
         self.text, self.held_over = self.held_over, ""
         self.num_read, self.has_ended = 0, False
-        self.tokenizer = IncrementalTokenizer(self.codec)
+        self.tokenizer = IncrementalTokenizer(self.codec, before)
         self.queue.extend(self.tokenizer.write(self.text))
 
     def end_turn(self) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -210,9 +209,3 @@ def rotate(
     """Rotate `[1 or K, L, *, D]` states by tables `[1, L, D]` with the model's own rotation."""
     nothing = states[..., :0, :]
     return apply_rotary(states, nothing, cos, sin, unsqueeze_dim=2)[0]
-
-
-def random_ids(vocab_size: int, length: int, seed: int) -> Tensor:
-    """Reproducible token ids for probing a model, `[length]`."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, vocab_size, (length,), generator=generator)

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from braid.cache import KVCache
 from braid.errors import CheckpointConflictError, ContextOverflowError, TokenizerError
-from braid.model.architecture import inspect_architecture
+from braid.model.architecture import PROVEN, inspect_architecture
 from braid.model.attention import ATTENTION, register
 from braid.model.checkpoint import TrainedStreams
 from braid.model.codec import TokenizerCodec
@@ -20,6 +20,7 @@ from braid.model.kernels import KernelName, choose_kernel
 from braid.model.linear import use_weight_first
 from braid.model.machine import MachineChoice
 from braid.model.plan import Plan, SpanRead, build_plan
+from braid.model.proof import prove
 
 __all__ = ["Model"]
 
@@ -76,6 +77,8 @@ class Model:
         # A mask of four dimensions is taken as ready-made, so the network builds none; spans ignore it.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=self.device)
         self._like = torch.empty(0, dtype=self.dtype, device=self.device)
+        if self.architecture.model_type not in PROVEN:
+            prove(self)
 
     @property
     def vocab_size(self) -> int:

@@ -56,7 +56,7 @@ class LifeEvent:
     Args:
         t: the row before which it takes effect.
         kind: what happened. `prefill` put `tokens` into a span that need not be a lane (`preamble`,
-            `closer:output`); `flush` tokenised held text before it was certain; `turn` starts a turn.
+            `closer:output`); `flush` tokenised held text before it was certain; `turn` ends a turn.
         lane: the label of the lane, the name of the span, or None for the whole session.
         tokens: ids that it brought.
         text: their text.

@@ -99,7 +99,7 @@ class NoticeEvent(_Event):
 
 
 class TurnEvent(_Event):
-    """A turn starts; the first is 0."""
+    """A turn is over: its answers are complete. The first is 0."""
 
     event: Literal["turn"] = "turn"
     t: _Count

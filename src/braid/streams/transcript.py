@@ -126,7 +126,7 @@ class Transcript:
         return "".join(row.cells[stream_or_label].text for row in self._rows if stream_or_label in row.cells)
 
     def turns(self) -> list[list[Row]]:
-        """Return the rows of each turn; `turn` events start turns, and turns without a row are left out."""
+        """Return the rows of each turn; `turn` events end turns, and turns without a row are left out."""
         turns: list[list[Row]] = [[]]
         for entry in self._entries:
             if isinstance(entry, Row):
