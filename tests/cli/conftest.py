@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
+
 from braid.cli import app
 from tests.model.folders import save_tiny
-from typer.testing import CliRunner, Result
 
 SHORT = """
 name: short
@@ -64,7 +65,8 @@ def braid() -> Braid:
     """Run a command line in this process: `braid("run", "--user", "Hi", input=b"…")`."""
 
     def run(*arguments: object, stdin: bytes | None = None) -> Result:
-        return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+        threads = ["--threads", "1"] if arguments[:1] == ("run",) and "--threads" not in arguments else []
+        return CliRunner().invoke(app, [*map(str, arguments), *threads], input=stdin)
 
     return run
 

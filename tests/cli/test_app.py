@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from braid import __version__
 from braid.cli import COMMANDS
 from braid.streams.transcript import Transcript
@@ -21,10 +23,10 @@ HEAVY = {"torch", "transformers", "safetensors", "huggingface_hub"}
 PROGRAM = [sys.executable, "-m", "braid"]
 
 
-def start(*arguments: object, **settings: int) -> subprocess.Popen[bytes]:
+def start(*arguments: object) -> subprocess.Popen[bytes]:
+    command = [*PROGRAM, *map(str, arguments), "--threads", "1"]
     pipe = subprocess.PIPE
-    command = [*PROGRAM, *map(str, arguments)]
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, **settings)  # pyright: ignore
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
 def test_version(braid: Braid) -> None:
@@ -39,9 +41,9 @@ def test_help_lists_every_command(arguments: list[str], braid: Braid) -> None:
         assert f" {name} " in result.stdout
 
 
-@pytest.mark.parametrize("name", ["run", "inspect"])
+@pytest.mark.parametrize("name", ["run", "inspect", "check", "bench rows"])
 def test_every_command_has_an_example(name: str, braid: Braid) -> None:
-    result = braid(name, "--help")
+    result = braid(*name.split(), "--help")
     assert result.exit_code == 0
     assert f"braid {name} " in result.stdout.split("Examples")[1]
 
@@ -52,11 +54,12 @@ def test_an_unknown_command_is_answered_with_the_nearest(braid: Braid) -> None:
     assert "inspect" in result.stderr
 
 
-def test_help_and_inspect_import_no_torch(tmp_path: Path) -> None:
+def test_help_and_inspect_import_no_torch() -> None:
     program = f"""
 import contextlib, io, sys
 from braid.cli import app
-for arguments in (["--help"], ["run", "--help"], ["inspect", {str(tmp_path / "no.jsonl")!r}]):
+lines = ["--help", "run --help", "check --help", "bench --help", "inspect no-such-file"]
+for arguments in map(str.split, lines):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         app(arguments)
 print(sorted({HEAVY!r} & sys.modules.keys()))
@@ -90,7 +93,19 @@ def test_piped_input_is_read_as_it_arrives(tiny: Path, duet: Path, tmp_path: Pat
 
 def test_ctrl_c_keeps_what_was_said(tiny: Path, tmp_path: Path) -> None:
     saved = tmp_path / "run.jsonl"
-    arguments = ("-m", tiny, "-t", "plain", "--user", "Hello", "--max-rows", "16000", "--save", saved, "--json")
+    arguments = (
+        "-m",
+        tiny,
+        "-t",
+        "plain",
+        "--user",
+        "Hello",
+        "--max-rows",
+        "16000",
+        "--save",
+        saved,
+        "--json",
+    )
     with start("run", *arguments) as process:
         wait_until(lambda: saved.exists() and saved.read_text().count('"output":[') > 5)
         process.send_signal(signal.SIGINT)
@@ -110,7 +125,7 @@ def test_the_process_ends_while_its_input_stays_open(tiny: Path, short: Path, tm
     reader, writer = os.pipe()
     try:
         os.write(writer, b"Hello there")  # the last word is held back until it is certain to be whole
-        command = [*PROGRAM, "run", "-m", str(tiny), "-t", str(short), "--max-rows", "3"]
+        command = [*PROGRAM, "run", "-m", str(tiny), "-t", str(short), "--max-rows", "3", "--threads", "1"]
         done = subprocess.run(command, stdin=reader, capture_output=True, timeout=60, check=False)
     finally:
         os.close(reader)
@@ -119,8 +134,7 @@ def test_the_process_ends_while_its_input_stays_open(tiny: Path, short: Path, tm
     assert b"Stopped after" in done.stderr
 
 
-def wait_until(condition: object, seconds: float = 60) -> None:
-    assert callable(condition)
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"

@@ -7,11 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from typer.testing import Result
+
 from braid import errors
 from braid.errors import BraidError
 from tests.cli.conftest import Braid, events
 from tests.model.folders import edit_json, truncate
-from typer.testing import Result
 
 
 def assert_refused(result: Result, error: type[BraidError], *words: str) -> None:
@@ -70,7 +71,9 @@ def test_an_unknown_key(braid: Braid, tmp_path: Path) -> None:
 
 
 def test_an_unknown_preset(braid: Braid) -> None:
-    assert_refused(braid("run", "-t", "think-alound", "--user", "Hi"), errors.UnknownPresetError, "think-aloud")
+    assert_refused(
+        braid("run", "-t", "think-alound", "--user", "Hi"), errors.UnknownPresetError, "think-aloud"
+    )
 
 
 def test_an_empty_input(braid: Braid, tiny: Path, tmp_path: Path) -> None:
@@ -91,7 +94,9 @@ def test_input_that_is_not_text(braid: Braid, tiny: Path, short: Path, tmp_path:
     assert_refused(cut_off, errors.InputError, "byte 5")
     assert_refused(braid("run", "-m", tiny, "--user", "caf\udce9"), errors.InputError, "character 3")
     assert_refused(braid("run", "-m", tiny, "--user-file", tmp_path), errors.InputError, "cannot be read")
-    assert_refused(braid("run", "-m", tiny, "--user-file", tmp_path / "no"), errors.InputError, "cannot be read")
+    assert_refused(
+        braid("run", "-m", tiny, "--user-file", tmp_path / "no"), errors.InputError, "cannot be read"
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,8 +135,9 @@ def test_a_pool_that_is_too_small(braid: Braid, tiny: Path, tmp_path: Path) -> N
 
 def test_a_pool_that_fills_up_keeps_what_was_said(braid: Braid, tiny: Path, tmp_path: Path) -> None:
     saved = tmp_path / "run.jsonl"
+    pool = ("--kv-tokens", "96")
     result = braid(
-        "run", "-m", tiny, "-t", "plain", "--user", "Hello there", "--kv-tokens", "128", "--save", saved, "--json"
+        "run", "-m", tiny, "-t", "plain", "--user", "Hello there", *pool, "--save", saved, "--json"
     )
     assert_refused(result, errors.PoolFullError)
     lines = saved.read_text().splitlines()

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+
 from braid.streams.entries import Cell, LifeEvent, Row
 from braid.streams.presets import topology
 from braid.streams.transcript import Transcript

@@ -17,7 +17,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,7 +109,9 @@ class SpeakingRows:
     def __init__(self, model: Model, num_outputs: int, cached: int) -> None:
         said = min(SAID, cached // (2 * num_outputs))
         if said < 1:
-            raise InputError(f"{cached} cached tokens are too few for {num_outputs} streams; give {2 * num_outputs} or more")
+            raise InputError(
+                f"{cached} cached tokens are too few for {num_outputs} streams; give {2 * num_outputs} or more"
+            )
         read = cached - num_outputs * said
         streams = {"user": StreamSpec(direction="input", feed="burst")}
         streams |= {f"output{i}": StreamSpec(direction="output") for i in range(num_outputs)}
@@ -158,7 +160,10 @@ class SpeakingRows:
         for lane in self._conversation.stage.outputs:
             assert lane.pending is not None, "every lane speaks"
             if lane.pending[0] in model.codec.end_ids:
-                lane.pending = (next(i for i in range(model.vocab_size) if i not in model.codec.end_ids), False)
+                lane.pending = (
+                    next(i for i in range(model.vocab_size) if i not in model.codec.end_ids),
+                    False,
+                )
 
 
 class ProbedRows(SpeakingRows):
@@ -187,7 +192,9 @@ class _Probing(Conversation):
             return super().prepare()
         probe = [self.model.probe_id]
         lanes = self.stage.outputs
-        probes = [Entry(lane.label, lane.span, probe, [self.t], is_probe=True, predict=True) for lane in lanes]
+        probes = [
+            Entry(lane.label, lane.span, probe, [self.t], is_probe=True, predict=True) for lane in lanes
+        ]
         return assemble(self.stage.layout, probes)
 
 
@@ -224,12 +231,20 @@ def bench_rows(
     if repeat < 1:
         raise InputError(f"repeat is {repeat}; measure at least once")
     if model.device.type != "cpu":
-        raise InputError(f"{model.name} is on {model.device}; rows are timed on a CPU, so load it with device='cpu'")
+        raise InputError(
+            f"{model.name} is on {model.device}; rows are timed on a CPU, so load it with device='cpu'"
+        )
     model = _as_stock(model)
     rows = {count: SpeakingRows(model, count, cached) for count in counts}
     probed = ProbedRows(model, NUM_PROBES, cached)
     figures = RowFigures(
-        {count: [] for count in counts}, [], {count: [] for count in counts}, [], model.name, cached, describe_machine()
+        {count: [] for count in counts},
+        [],
+        {count: [] for count in counts},
+        [],
+        model.name,
+        cached,
+        describe_machine(),
     )
     folder = str(model.hf.name_or_path)
     with StockProcess(folder, model.dtype, torch.get_num_threads(), cached) as stock, _no_collection():
@@ -251,11 +266,13 @@ def bench_rows(
 
 def _as_stock(model: Model) -> Model:
     """The model without what it was trained with."""
-    return model if model.trained is None else Model(model.hf, model.codec, name=model.name, choice=model.choice)
+    return (
+        model if model.trained is None else Model(model.hf, model.codec, name=model.name, choice=model.choice)
+    )
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def _no_collection() -> Generator[None]:
     """No garbage collection inside a measurement."""
     gc.collect()
     gc.disable()

@@ -32,7 +32,7 @@ class StockProcess:
     """
 
     def __init__(self, folder: str, dtype: torch.dtype, threads: int, cached: int) -> None:
-        self._complaints = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._complaints = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (until _stop)
         script = Path(__file__).with_name("baseline.py")
         name = str(dtype).removeprefix("torch.")
         self._process = subprocess.Popen(
@@ -77,13 +77,14 @@ class StockProcess:
         self._complaints.seek(0)
         said = self._complaints.read().strip().splitlines()
         raise UnsupportedModelError(
-            f"transformers alone cannot run this model ({said[-1] if said else 'it said nothing'}); "
-            "time it without the comparison (--no-stock)"
+            f"transformers alone cannot run this model ({said[-1] if said else 'it said nothing'}), so rows have nothing "
+            "to be compared with; `braid check` says whether Braid can"
         )
 
     def _stop(self) -> None:
         """Hang up, and wait until the other side has gone."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         if self._process.poll() is None:
             self._process.terminate()
         self._process.wait()

@@ -8,7 +8,7 @@ import torch
 from transformers import GenerationConfig
 
 from braid.checks.finding import Finding
-from braid.checks.subject import NEVER, RecordingCore, Subject, drive, largest_difference
+from braid.checks.subject import NEVER, RecordingCore, Subject, drive, largest_difference, with_specs
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.errors import BraidError
@@ -24,7 +24,8 @@ __all__ = ["plain_equals_generate", "rows_equal_oracle", "views_equal_oracle"]
 
 MAX_NEW_TOKENS = 24
 TIE = 2e-3
-"""Greedy tokens may differ where the two largest logits lie closer than this; another order of summation suffices."""
+"""Greedy tokens may differ where the two largest logits lie closer than this: another order of summation suffices.
+In the short number formats it is half the bound."""
 
 PROMPTS = (
     "What is the capital of France?",
@@ -36,9 +37,11 @@ PROMPTS = (
 _ROW_CASES: tuple[tuple[SameRow, SilenceRule, Feed, Mapping[str, Mapping[str, Pattern]]], ...] = (
     ("earlier", "dropped", "paced", {}),
     ("none", "dropped", "burst", {}),
-    ("earlier", "dropped", "paced", {"output": {"user": Window(6), "thought": Striped(3, 1)}}),
-    ("none", "kept", "paced", {"thought": {"user": Striped(2, 0)}, "output": {"output": Window(4)}}),
+    ("earlier", "dropped", "paced", {"output": {"thought": Striped(3, 1)}, "thought": {"output": Window(4)}}),
+    ("none", "kept", "paced", {"thought": {"output": Striped(2, 0)}, "output": {"output": Window(4)}}),
 )
+"""Everybody reads all of the user: a query from which a pattern hides the first token, on which trained models rest
+their attention, is so ill-conditioned in float32 that the dense oracle itself is off by more than the bound."""
 
 
 def rows_equal_oracle(subject: Subject) -> Finding:
@@ -76,11 +79,11 @@ def rows_equal_oracle(subject: Subject) -> Finding:
 
 def _spoken(subject: Subject, topology: Topology) -> Topology:
     """A trained topology whose outputs speak in about half of the rows."""
-    streams = {
-        name: spec.model_copy(update={"sampling": subject.chatty(subject.even_bias)}) if spec.is_output else spec
-        for name, spec in topology.streams.items()
-    }
-    return topology.model_copy(update={"streams": type(topology.streams)(streams)})
+    sampling = subject.chatty(subject.even_bias)
+    outputs = {name: topology.streams[name] for name in topology.output_names}
+    return with_specs(
+        topology, {name: spec.model_copy(update={"sampling": sampling}) for name, spec in outputs.items()}
+    )
 
 
 def _talk(core: EngineCore, conversation: Conversation) -> None:
@@ -127,16 +130,18 @@ def views_equal_oracle(subject: Subject) -> Finding:
     drive(core, conversation, 40)
     after = len(conversation.transcript.tokens("output")) - before
     value = largest_difference(core.logits, reference_logits(model, topology, conversation.transcript))
-    detail = f"{len(core.logits)} rows of logits; text arrived {before} tokens into the answer, {after} came after"
+    detail = (
+        f"{len(core.logits)} rows of logits; text arrived {before} tokens into the answer, {after} came after"
+    )
     return Finding(name, value <= subject.bound and before > 0 and after > 0, value, subject.bound, detail)
 
 
 def plain_equals_generate(subject: Subject) -> Finding:
     """The `plain` preset, greedy, against `transformers.generate` with the attention and layers of `transformers`."""
     plain = preset("plain")
-    streams = dict(plain.streams)
-    streams["output"] = streams["output"].model_copy(update={"max_tokens": MAX_NEW_TOKENS})
-    topology = plain.model_copy(update={"streams": type(plain.streams)(streams)})
+    output = plain.streams["output"].model_copy(update={"max_tokens": MAX_NEW_TOKENS})
+    topology = with_specs(plain, {"output": output})
+    tie = max(TIE, subject.bound / 2)
     unequal = excused = compared = 0
     for prompt in PROMPTS:
         core = EngineCore(subject.stock, kv_tokens=600)
@@ -150,7 +155,7 @@ def plain_equals_generate(subject: Subject) -> Finding:
         compared += min(at + 1, len(theirs))
         if ours == theirs:
             continue
-        is_tie = at < min(len(ours), len(theirs)) and margins[at] < TIE
+        is_tie = at < min(len(ours), len(theirs)) and margins[at] < tie
         excused, unequal = excused + is_tie, unequal + (not is_tie)
     detail = f"{compared} tokens of {len(PROMPTS)} answers; {excused} near-tie{'' if excused == 1 else 's'} excused"
     return Finding("plain_equals_generate", unequal == 0, float(unequal), 0.0, detail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import torch
 
@@ -43,7 +44,9 @@ def silence_keeps_no_kv(subject: Subject) -> Finding:
     left = core.cache.pool.num_used
     silent = len(core.probes)
     detail = f"{len(rows)} rows, {kept} tokens kept, {silent} times silence; {left} pages left after closing"
-    return Finding("silence_keeps_no_kv", surplus == left == 0 and silent > 0, float(surplus + left), 0.0, detail)
+    return Finding(
+        "silence_keeps_no_kv", surplus == left == 0 and silent > 0, float(surplus + left), 0.0, detail
+    )
 
 
 def non_interference(subject: Subject) -> Finding:
@@ -56,8 +59,8 @@ def non_interference(subject: Subject) -> Finding:
     }
     topology = Topology(
         streams=streams,
-        reads={"user": [], "thought": ["user"]},
-        forbid=[("document", "thought"), ("output", "thought")],
+        reads={"user": (), "thought": ("user",)},
+        forbid=(("document", "thought"), ("output", "thought")),
     )
     first, second = (_speak(subject, topology, disguised) for disguised in ((), ("document", "output")))
     assert set(first) == set(second), "lanes that never end or fall silent speak in the same rows"
@@ -65,7 +68,9 @@ def non_interference(subject: Subject) -> Finding:
     value = max(change for (_, lane), change in changed.items() if lane == "thought")
     reached = sum(change > 0 for (_, lane), change in changed.items() if lane == "output")
     num_thought = sum(lane == "thought" for _, lane in changed)
-    detail = f"{num_thought} rows of a forbidden reader's logits unchanged; {reached} of a permitted one's changed"
+    detail = (
+        f"{num_thought} rows of a forbidden reader's logits unchanged; {reached} of a permitted one's changed"
+    )
     if value > 0:
         detail = f"a forbidden reader's logits changed by up to {value:.2g}"
     return Finding("non_interference", value == 0 and reached > 0, value, 0.0, detail)
@@ -99,7 +104,9 @@ def pool_integrity(subject: Subject) -> Finding:
                 pages, contents = dice.choice(lists)
                 count = dice.randint(1, 9)
                 slots = torch.from_numpy(pages.append(count)).to(model.device)
-                fresh = [(stamp + i) % 251 for i in range(count)]  # integers that every number format holds exactly
+                fresh = [
+                    (stamp + i) % 251 for i in range(count)
+                ]  # integers that every number format holds exactly
                 stamp += count
                 _write(cache, slots, fresh)
                 contents.extend(fresh)
@@ -118,7 +125,8 @@ def pool_integrity(subject: Subject) -> Finding:
                 pages.release()
         except PoolFullError:
             refused += 1  # nothing may have changed, which the next line sees
-        wrong += _mistakes(cache, lists)
+        wrong += _mistakes(cache, lists, layers=(0, -1))
+    wrong += _mistakes(cache, lists, layers=range(len(cache.keys_KSD)))
     for pages, _ in lists:
         pages.release()
     wrong += cache.pool.num_used
@@ -133,8 +141,9 @@ def _write(cache: KVCache, slots: torch.Tensor, contents: list[int]) -> None:
         cache.write(layer, slots, keys, marks.expand(values_KSD.shape[0], -1, values_KSD.shape[2]))
 
 
-def _mistakes(cache: KVCache, lists: list[tuple[PageList, list[int]]]) -> int:
-    """Lists whose contents are not what was written to them, in any layer; and books that do not balance."""
+def _mistakes(cache: KVCache, lists: list[tuple[PageList, list[int]]], layers: Sequence[int]) -> int:
+    """Lists whose contents are not what was written to them in these layers; and books that do not balance."""
+    tensors = [kind[layer] for layer in layers for kind in (cache.keys_KSD, cache.values_KSD)]
     wrong = 0
     try:
         cache.pool.check_integrity()
@@ -142,9 +151,11 @@ def _mistakes(cache: KVCache, lists: list[tuple[PageList, list[int]]]) -> int:
         wrong += 1
     for pages, contents in lists:
         found = [slot for run in pages.extents() for slot in range(run.slot, run.slot + run.length)]
-        marks = torch.tensor(contents, dtype=cache.keys_KSD[0].dtype, device=cache.keys_KSD[0].device)[None, :, None]
+        marks = torch.tensor(contents, dtype=cache.keys_KSD[0].dtype, device=cache.keys_KSD[0].device)[
+            None, :, None
+        ]
         is_right = len(found) == len(contents) and all(
-            bool((tensor[:, found] == marks).all()) for tensor in (*cache.keys_KSD, *cache.values_KSD)
+            bool((tensor[:, found] == marks).all()) for tensor in tensors
         )
         wrong += not is_right
     return wrong

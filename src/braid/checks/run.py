@@ -10,6 +10,7 @@ from braid.checks.equality import plain_equals_generate, rows_equal_oracle, view
 from braid.checks.finding import CheckReport, Finding
 from braid.checks.isolation import non_interference, pool_integrity, silence_keeps_no_kv
 from braid.checks.subject import Subject
+from braid.errors import BraidError
 from braid.model.model import Model
 
 __all__ = ["INVARIANTS", "check_model"]
@@ -47,7 +48,11 @@ def check_model(
         if on_start is not None:
             on_start(name)
         began = time.perf_counter()
-        finding = replace(invariant(subject), seconds=time.perf_counter() - began)
+        try:
+            finding = invariant(subject)
+        except BraidError as error:  # what should have been served was refused
+            finding = Finding(name, False, None, None, f"{error.code}: {error}")
+        finding = replace(finding, seconds=time.perf_counter() - began)
         findings.append(finding)
         if on_finding is not None:
             on_finding(finding)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import re
 import sys
 from typing import Annotated, Any
 
@@ -29,6 +30,9 @@ COMMANDS = {
 }
 """Command → what it does. `braid.cli.NAME.app` is the command itself."""
 
+_PARAGRAPH_BREAKS_ONLY = re.compile(r"(?<!\n)\n(?!\n)")
+"""Line ends of docstrings, which help would else keep."""
+
 
 class LazyCommands(typer.core.TyperGroup):
     """Commands whose modules are imported when they run; errors are reported here."""
@@ -44,6 +48,8 @@ class LazyCommands(typer.core.TyperGroup):
         if name in COMMANDS:
             command = typer.main.get_command(importlib.import_module(f"braid.cli.{name}").app)
             command.name = name
+            for each in (command, *getattr(command, "commands", {}).values()):
+                each.help = _PARAGRAPH_BREAKS_ONLY.sub(" ", each.help or "")
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
@@ -78,7 +84,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def _braid(
     ctx: typer.Context,
-    version: Annotated[  # noqa: ARG001  # the callback acts on it
+    version: Annotated[  # its callback acts on it
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
@@ -91,5 +97,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(ValueError):
-                stream.reconfigure(errors="replace")  # a terminal without Unicode gets question marks, not a crash
+                stream.reconfigure(
+                    errors="replace"
+                )  # a terminal without Unicode gets question marks, not a crash
     app()

@@ -94,7 +94,9 @@ def _checked(name: str, text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{name} is not UTF-8 text, from character {error.start} on; convert it first") from None
+        raise InputError(
+            f"{name} is not UTF-8 text, from character {error.start} on; convert it first"
+        ) from None
     return text
 
 
@@ -102,7 +104,9 @@ def _read(path: Path) -> str:
     try:
         return path.read_bytes().decode()  # and not read_text, which would change line ends
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}; convert it first") from None
+        raise InputError(
+            f"{path} is not UTF-8 text: {error.reason} at byte {error.start}; convert it first"
+        ) from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
 

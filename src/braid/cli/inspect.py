@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "inspect"]
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 _EXAMPLES = """[bold]Examples[/]
 
@@ -26,8 +26,12 @@ braid inspect run.jsonl --svg run.svg"""
 
 @app.command(epilog=_EXAMPLES)
 def inspect(
-    file: Annotated[Path, typer.Argument(help="A transcript, as `braid run --save` writes it.", show_default=False)],
-    svg: Annotated[Path | None, typer.Option(help="Also draw a timeline into this file.", metavar="OUT")] = None,
+    file: Annotated[
+        Path, typer.Argument(help="A transcript, as `braid run --save` writes it.", show_default=False)
+    ],
+    svg: Annotated[
+        Path | None, typer.Option(help="Also draw a timeline into this file.", metavar="OUT")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Show a saved transcript: a grid of its streams over time, and its figures."""
@@ -68,7 +72,9 @@ def _print_grid(transcript: Transcript, metrics: Metrics) -> None:
     name = transcript.topology.name or "unnamed topology"
     tokens = " · ".join(f"{stream} {number:,}" for stream, number in metrics.tokens.items())
     tnft = "no answer" if metrics.tnft is None else f"TNFT {metrics.tnft}"
-    typer.echo(f"\n{transcript.model}, {name} · {metrics.rows:,} rows · {tokens} · {tnft} · MSL {metrics.msl:,}")
+    typer.echo(
+        f"\n{transcript.model}, {name} · {metrics.rows:,} rows · {tokens} · {tnft} · MSL {metrics.msl:,}"
+    )
 
 
 def _print_json(transcript: Transcript, metrics: Metrics) -> None:

@@ -17,20 +17,20 @@ DEFAULT_MODEL = "smollm2-135m"
 _PANEL = "Machine"
 
 ModelOption = Annotated[
-    str, typer.Option("--model", "-m", help="An alias, a folder, a .gguf file or a hub id (organisation/name).")
+    str,
+    typer.Option("--model", "-m", help="An alias, a folder, a .gguf file or a hub id (organisation/name)."),
 ]
 DtypeOption = Annotated[
     str, typer.Option(help="auto, float32, bfloat16, float16 or float64.", rich_help_panel=_PANEL)
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …", rich_help_panel=_PANEL)]
 ThreadsOption = Annotated[
-    int | None, typer.Option(help="CPU threads; as many as there are cores by default.", rich_help_panel=_PANEL)
+    int | None,
+    typer.Option(help="CPU threads; as many as there are cores by default.", rich_help_panel=_PANEL),
 ]
 
 
-def load_model(
-    name: str, *, dtype: str = "auto", device: str = "auto", threads: int | None = None
-) -> Model:
+def load_model(name: str, *, dtype: str = "auto", device: str = "auto", threads: int | None = None) -> Model:
     """Load a model, and say on standard error how it will be run.
 
     `BRAID_HOME` is the folder of converted models, where it is set.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "run"]
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 _EXAMPLES = """[bold]Examples[/]
 
@@ -45,20 +45,26 @@ def run(
         list[str] | None, typer.Option(metavar="NAME=TEXT", help="Text of another input; may be repeated.")
     ] = None,
     pace: Annotated[
-        float | None, typer.Option(help="Type the user's text at so many tokens a second.", metavar="TOKENS_PER_S")
+        float | None,
+        typer.Option(help="Type the user's text at so many tokens a second.", metavar="TOKENS_PER_S"),
     ] = None,
     max_rows: Annotated[
         int | None, typer.Option(min=1, help="Stop after so many rows; by default 512 after the input.")
     ] = None,
     copies: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=N", help="Run a stream in parallel copies; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME=N", help="Run a stream in parallel copies; may be repeated."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of all sampling noise.", rich_help_panel="Sampling")] = 0,
     temperature: Annotated[
         float | None, typer.Option(help="0 is greedy.", rich_help_panel="Sampling")
     ] = None,
-    top_k: Annotated[int | None, typer.Option(rich_help_panel="Sampling", help="Of the likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(rich_help_panel="Sampling", help="Of this probability.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(rich_help_panel="Sampling", help="Of the likeliest tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(rich_help_panel="Sampling", help="Of this probability.")
+    ] = None,
     min_p: Annotated[
         float | None, typer.Option(rich_help_panel="Sampling", help="As likely, relative to the likeliest.")
     ] = None,
@@ -101,7 +107,9 @@ def run(
     from braid.sessions.live import run_live
     from braid.sessions.session import Engine
 
-    session = Engine(loaded, kv_tokens=kv_tokens).open(chosen, seed=seed, copies=num_copies, sampling=sampling)
+    session = Engine(loaded, kv_tokens=kv_tokens).open(
+        chosen, seed=seed, copies=num_copies, sampling=sampling
+    )
     feeds = {name: _feed(text, loaded, pace) for name, text in texts.items()}
     with choose_show(session, as_json=json) as show:
         go = partial(
@@ -158,4 +166,6 @@ def _require_folder(save: Path | None) -> None:
     from braid.errors import TranscriptError
 
     if save is not None and (save.is_dir() or not save.parent.is_dir()):
-        raise TranscriptError(f"cannot write the transcript {save}: its folder is not there, or it is one itself")
+        raise TranscriptError(
+            f"cannot write the transcript {save}: its folder is not there, or it is one itself"
+        )

@@ -1,16 +1,17 @@
 """The step: schedule → build plan → forward → sample → emit.
 
-    Conversation.prepare()      which tokens enter which spans, and what each reads (no tensors)
-    plan_works()                the sights of all sessions as one plan
-    Model.forward()             one pass over all new tokens
-    sample()                    one draw a lane
-    Conversation.advance()      the drawn tokens become the next row
+Conversation.prepare()      which tokens enter which spans, and what each reads (no tensors)
+plan_works()                the sights of all sessions as one plan
+Model.forward()             one pass over all new tokens
+sample()                    one draw a lane
+Conversation.advance()      the drawn tokens become the next row
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from torch import Tensor
@@ -20,7 +21,8 @@ from braid.engine.conversation import Conversation
 from braid.engine.sampler import sample
 from braid.engine.work import Sight, Work
 from braid.model.model import Model
-from braid.model.plan import Plan, SpanRead
+from braid.model.plan import Plan
+from braid.model.reads import SpanRead
 from braid.streams.events import Event
 from braid.streams.patterns import Striped
 
@@ -53,21 +55,19 @@ class EngineCore:
         """
         with self.lock:
             ready = [(c, work) for c in conversations for work in (c.prepare(),) if work is not None]
+            works = [work for _, work in ready]
+            with self._closing_on_failure(ready):
+                # Before the lock is open again: a verb that releases pages would pull them from under the plan.
+                plan = plan_works(self.model, self.cache, works) if works else None
             events = [event for c in conversations for event in c.take_events()]
         if events:
             yield events
-        if not ready:
+        if plan is None:
             return
-        works = [work for _, work in ready]
-        try:
-            logits_NV = self._forward(plan_works(self.model, self.cache, works), works)
+        with self._closing_on_failure(ready):
+            logits_NV = self._forward(plan, works)
             with self.lock:
                 tokens = sample(logits_NV, [draw for c, work in ready for draw in c.draws(work)])
-        except BaseException:
-            with self.lock:  # the cache lacks keys that the books have
-                for conversation, _ in ready:
-                    conversation.close("a forward pass failed")
-            raise
         row = 0
         with self.lock:
             for conversation, work in ready:
@@ -77,6 +77,17 @@ class EngineCore:
             events = [event for c, _ in ready for event in c.take_events()]
         if events:
             yield events
+
+    @contextmanager
+    def _closing_on_failure(self, ready: Sequence[tuple[Conversation, Work]]) -> Generator[None]:
+        """Close the conversations if what is inside fails: the cache would lack keys that the books have."""
+        try:
+            yield
+        except BaseException:
+            with self.lock:
+                for conversation, _ in ready:
+                    conversation.close("a forward pass failed")
+            raise
 
     def _forward(self, plan: Plan, works: Sequence[Work]) -> Tensor:
         feeds = [feed for work in works for feed in work.feeds]

@@ -1,9 +1,9 @@
 """Makes rows: takes tokens from the queues, records them, and says what the forward has to compute.
 
-    burst rows   a  a  a  b  b              one input after another
-    last row                 b  + outputs   those that speak say their token;
-                                            those that are silent are probed;
-                                            those that wake are asked for the first time
+burst rows   a  a  a  b  b              one input after another
+last row                 b  + outputs   those that speak say their token;
+                                        those that are silent are probed;
+                                        those that wake are asked for the first time
 """
 
 from __future__ import annotations
@@ -58,12 +58,15 @@ class RowMaker:
         if rows is not None and rows.outputs:
             kept = stage.keeps_silence
             needs += [(lane.span, 1) for lane in stage.inputs if kept and lane.label not in rows.row]
-            needs += [(lane.span, 1) for lane in stage.outputs if lane.phase == "speaking" or (kept and lane.is_awake)]
+            needs += [
+                (lane.span, 1)
+                for lane in stage.outputs
+                if lane.phase == "speaking" or (kept and lane.is_awake)
+            ]
             needs += [(lane.span, 1) for lane in starters if kept]
         if stage.preamble is not None:
             closers = [(lane.closer, len(stage.preamble.closer_ids(lane.spec))) for lane in starters]
             needs += [(closer, count) for closer, count in closers if closer is not None]
-        require_pages(stage.cache, [(span, count) for span, count in needs if count])
         length = self._record.t + (rows.num_rows if rows is not None else 0)
         if stage.in_views:
             length = stage.kv_tokens + sum(count for _, count in needs)
@@ -73,6 +76,7 @@ class RowMaker:
                 f"the session would grow to {length} positions; {stage.model.name} was made for {limit}: close it, "
                 "or go on in a new session with a summary"
             )
+        require_pages(stage.cache, [(span, count) for span, count in needs if count])
 
     def make(self, rows: RowPlan | None, starters: Sequence[OutputLane]) -> Made:
         """Enter the rows, if any, and wake the starters. `require_room` has been asked.
@@ -89,7 +93,9 @@ class RowMaker:
         if rows is not None:
             entries, row = self._enter_inputs(rows)
         joins = rows is not None and rows.outputs
-        speaking = [lane for lane in stage.outputs if joins and lane.phase == "speaking" and lane not in starters]
+        speaking = [
+            lane for lane in stage.outputs if joins and lane.phase == "speaking" and lane not in starters
+        ]
         silent = [lane for lane in stage.outputs if joins and lane.phase == "silent" and lane not in starters]
         finished: list[tuple[OutputLane, str]] = []
         for lane in speaking:
@@ -123,7 +129,9 @@ class RowMaker:
         require_pages(stage.cache, [(span, len(ids))])
         span.trim(kept)
         stage.preamble.has_cached(kept + len(ids))
-        record.life("prefill", "preamble", tokens=tuple(ids), text=stage.preamble.text, reason=f"after {kept}")
+        record.life(
+            "prefill", "preamble", tokens=tuple(ids), text=stage.preamble.text, reason=f"after {kept}"
+        )
         return assemble(stage.layout, [Entry("", span, ids, [record.t - 1] * len(ids))] if ids else [])
 
     def _wake(self, lane: OutputLane) -> None:

@@ -25,13 +25,14 @@ class WeightFirstLinear(nn.Linear):
         num_rows = input.numel() // self.in_features
         if self.training or num_rows > MAX_ROWS or torch.is_grad_enabled():
             return F.linear(input, self.weight, self.bias)
-        rows = input.reshape(num_rows, self.in_features)
+        # Rows must lie row by row: with the transposed layout the same product takes three times as long.
+        rows = input.reshape(num_rows, self.in_features).contiguous()
         if num_rows == 1:  # a matrix-vector product reads W at less than half the speed of a product of two
             rows = torch.cat((rows, rows))
-        out = (self.weight @ rows.T).T[:num_rows]
+        out = (self.weight @ rows.T).T[:num_rows].contiguous()
         if self.bias is not None:
-            out = out + self.bias
-        return out.reshape(*input.shape[:-1], self.out_features)
+            out += self.bias
+        return out.view(*input.shape[:-1], self.out_features)
 
 
 def use_weight_first(network: nn.Module) -> int:

@@ -19,8 +19,9 @@ from braid.model.codec import TokenizerCodec
 from braid.model.kernels import KernelName, choose_kernel
 from braid.model.linear import use_weight_first
 from braid.model.machine import MachineChoice
-from braid.model.plan import Plan, SpanRead, build_plan
+from braid.model.plan import Plan, build_plan
 from braid.model.proof import prove
+from braid.model.reads import Ints, SpanRead
 
 __all__ = ["Model"]
 

@@ -5,6 +5,8 @@
     0…17 of one page list, shifted by 5       reads    extent → the rows of pairs that read it, mask if ragged
                                               merge    which pairs belong to which query
 
+A forward of few queries, such as a row, is attended jointly instead: all extents under one softmax, see `joint.py`.
+
 A new token's key and value are written to the pool before anything is read, so a span may end with tokens of this
 very forward. A probe is never written: it reads itself from the forward, as one more pair. A span that several
 lanes read is attended once, for the queries of all of them.
@@ -20,39 +22,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from braid.cache import KVCache, PageList
+from braid.cache import KVCache
 from braid.model.architecture import Architecture, LayerKind, rope_tables, rotate
+from braid.model.joint import JointPlan, attend_jointly, plan_jointly
 from braid.model.kernels import Kernel
+from braid.model.reads import ExtentRead, Ints, SpanRead, additive_mask
 
 __all__ = ["Plan", "SpanRead", "build_plan"]
 
-Ints = NDArray[np.int64]
-
 MASKED_AREA = 1 << 16
 """A ragged read is split into a plain part and a masked rest when its mask would have more entries than this."""
-
-
-@dataclass(frozen=True)
-class SpanRead:
-    """Queries of one lane read one span, each its own range of it."""
-
-    queries: Ints
-    """Indices of new tokens in the batch, `[n]`."""
-    pages: PageList
-    """The list that the span lies in."""
-    positions: Ints
-    """Stored positions of the list's tokens, ascending; new ones included."""
-    start: Ints
-    """First token that each query reads, an index in the list, `[n]`."""
-    stop: Ints
-    """One past the last, `[n]`; a query with `stop <= start` reads nothing here."""
-    shifts: Ints
-    """Shift of each query's own span less the shift of this one, in its view: how far it is rotated to read, `[n]`."""
-    stride: int = 1
-    """With `stride > 1`, only the tokens whose distance in position leaves `offset` are read."""
-    offset: int = 0
-    own: bool = False
-    """The span is the queries' own stream's, where a token reads itself whatever the pattern."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +57,8 @@ class _KindPlan:
     merge_NM: Tensor | None
     """The pairs of each query, padded with the number of pairs; None when each query has the pair of its index."""
     padded: bool
+    joint: JointPlan | None = None
+    """Instead of all that, where the forward is small."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +115,13 @@ class Plan:
         kind = self.kinds[self.layers[layer]]
         num_kv_heads, num_new, _ = keys_KND.shape
         queries_KNGD = query[0].unflatten(0, (num_kv_heads, -1)).transpose(1, 2)
+        if kind.joint is not None:
+            cached = (self.cache.keys_KSD[layer], self.cache.values_KSD[layer])
+            rotated = self.architecture.apply_rotary
+            out_KNGD = attend_jointly(
+                kind.joint, rotated, queries_KNGD, keys_KND, values_KND, cached, scaling, softcap, sinks_A
+            )
+            return out_KNGD.transpose(0, 1).flatten(1, 2)[None]
         out, lse = self._read(kind, layer, queries_KNGD, scaling, softcap)
         if self.probes_L is not None:
             own_out, own_lse = self._read_themselves(queries_KNGD, keys_KND, values_KND, scaling, softcap)
@@ -240,7 +228,12 @@ def build_plan(
     kinds: dict[LayerKind, _KindPlan] = {}
     group = architecture.num_heads // architecture.shapes[0].num_kv_heads
     for kind in architecture.kinds:
-        pieces = _pieces(reads, positions, kind.window)
+        by_slot = _by_slot(reads, positions, kind.window)
+        joint = plan_jointly(architecture, kind, by_slot, positions, probes, like)
+        if joint is not None:
+            kinds[kind] = _KindPlan(None, None, None, (), None, padded=False, joint=joint)
+            continue
+        pieces = [piece for slot, entries in by_slot.items() for piece in _split(slot, entries, positions)]
         kinds[kind] = _tensors(architecture, kind, pieces, probes, len(positions), group, like)
     return Plan(
         cache=cache,
@@ -265,14 +258,9 @@ class _Piece:
     allowed: NDArray[np.bool_] | None
 
 
-_Entry = tuple[Ints, Ints, Ints, Ints, SpanRead, int]
-"""Queries, their shifts, the first token and one past the last that each reads of an extent; the read; the extent's
-first token in the list."""
-
-
-def _pieces(reads: Sequence[SpanRead], positions: Ints, window: int | None) -> list[_Piece]:
+def _by_slot(reads: Sequence[SpanRead], positions: Ints, window: int | None) -> dict[int, list[ExtentRead]]:
     """Cut span reads into extents, and gather the queries that read the same one."""
-    by_slot: dict[int, list[_Entry]] = {}
+    by_slot: dict[int, list[ExtentRead]] = {}
     for read in reads:
         start = read.start
         if window is not None:
@@ -289,42 +277,26 @@ def _pieces(reads: Sequence[SpanRead], positions: Ints, window: int | None) -> l
             last = np.clip(stop - extent.start, 0, extent.length)
             here = last > first
             if here.any():
-                entry = (queries[here], shifts[here], first[here], last[here], read, extent.start)
+                entry = ExtentRead(queries[here], shifts[here], first[here], last[here], read, extent.start)
                 by_slot.setdefault(extent.slot, []).append(entry)
-    pieces: list[_Piece] = []
-    for slot, entries in by_slot.items():
-        pieces.extend(_split(slot, entries, positions))
-    return pieces
+    return by_slot
 
 
-def _split(slot: int, entries: list[_Entry], positions: Ints) -> list[_Piece]:
+def _split(slot: int, entries: list[ExtentRead], positions: Ints) -> list[_Piece]:
     """One extent, all its queries: as one plain read, one masked read, or a plain read and masked edges."""
-    queries = np.concatenate([e[0] for e in entries])
-    shifts = np.concatenate([e[1] for e in entries])
-    first = np.concatenate([e[2] for e in entries])
-    last = np.concatenate([e[3] for e in entries])
+    queries = np.concatenate([e.queries for e in entries])
+    shifts = np.concatenate([e.shifts for e in entries])
+    first = np.concatenate([e.first for e in entries])
+    last = np.concatenate([e.last for e in entries])
     low, high = int(first.min()), int(last.max())
     inner_low, inner_high = int(first.max()), int(last.min())
-    striped = any(e[4].stride > 1 for e in entries)
+    striped = any(e.read.stride > 1 for e in entries)
     if not striped and inner_low == low and inner_high == high:
         return [_Piece(slot + low, high - low, queries, shifts, None)]
     if striped or len(queries) * (high - low) <= MASKED_AREA or inner_high <= inner_low:
-        index = np.arange(low, high)
-        allowed = (index >= first[:, None]) & (index < last[:, None])
-        row = 0
-        for own, own_shifts, _, _, read, base in entries:
-            if read.stride > 1:
-                distance = (positions[own] + own_shifts)[:, None] - read.positions[base + low : base + high]
-                keep = distance % read.stride == read.offset
-                if read.own:
-                    keep |= distance == 0
-                width = keep.shape[1]  # a list that shares the slot may be shorter than the extent
-                allowed[row : row + len(own), :width] &= keep
-            row += len(own)
+        allowed = np.concatenate([e.allowed(low, high, positions) for e in entries])
         some = allowed.any(1)
-        if not some.any():
-            return []
-        return [_Piece(slot + low, high - low, queries[some], shifts[some], allowed[some])]
+        return [_Piece(slot + low, high - low, queries[some], shifts[some], allowed[some])] if some.any() else []
     parts = [_Piece(slot + inner_low, inner_high - inner_low, queries, shifts, None)]
     for edge_low, edge_high in ((low, inner_low), (inner_high, high)):
         edge_first, edge_last = np.maximum(first, edge_low), np.minimum(last, edge_high)
@@ -352,7 +324,7 @@ def _tensors(
     reads: list[_Read] = []
     row = 0
     for piece in pieces:
-        mask = None if piece.allowed is None else _additive(piece.allowed, group, like)
+        mask = None if piece.allowed is None else additive_mask(piece.allowed, group, like)
         reads.append(_Read(piece.slot, piece.length, row, row + len(piece.queries), mask))
         row += len(piece.queries)
     cos = sin = None
@@ -382,9 +354,3 @@ def _merge_table(owners: Ints, num_new: int) -> tuple[Ints, bool]:
     table = np.full((num_new, int(counts.max())), len(owners), dtype=np.int64)
     table[owners[order], column] = order
     return table, bool((counts != counts.max()).any())
-
-
-def _additive(allowed: NDArray[np.bool_], group: int, like: Tensor) -> Tensor:
-    """A mask to add to the scores, `[1, 1, n * G, T]`."""
-    mask = torch.from_numpy(allowed).to(like.device).repeat_interleave(group, 0)
-    return like.new_zeros(mask.shape).masked_fill_(~mask, -torch.inf)[None, None]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from braid.errors import UnsupportedModelError
 from braid.model.attention import ATTENTION
-from braid.model.plan import SpanRead
+from braid.model.reads import SpanRead
 
 if TYPE_CHECKING:
     from braid.model.model import Model

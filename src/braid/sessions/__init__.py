@@ -1,7 +1,8 @@
-"""Sessions: what callers use. `generate.generate` runs one turn on input that is there already; an `Engine` opens live ones.
+"""Sessions: what callers use.
 
-A `Session` is written to while it speaks, and iterated over for what happens; `run_live` drives one turn of it from
-text that comes in time, at a typist's pace or through a pipe.
+`generate.generate` runs one turn on input that is there already. An `Engine` opens live sessions: a `Session` is
+written to while it speaks, and iterated over for what happens; `run_live` drives one turn of it from text that comes
+in time, at a typist's pace or through a pipe.
 """
 
 from __future__ import annotations

@@ -91,8 +91,9 @@ async def arriving(read: Callable[[], bytes], name: str = "standard input") -> F
             try:
                 text = decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as error:
+                where = num_read - held + error.start
                 raise InputError(
-                    f"{name} is not UTF-8 text: {error.reason} at byte {num_read - held + error.start}; convert it first"
+                    f"{name} is not UTF-8 text: {error.reason} at byte {where}; convert it first"
                 ) from None
             num_read += len(chunk)
             if text:

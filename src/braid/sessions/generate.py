@@ -14,6 +14,7 @@ from braid.streams.events import Event, RowEvent
 from braid.streams.metrics import Metrics, measure
 from braid.streams.presets import topology as as_topology
 from braid.streams.sampling import SamplingSpec
+from braid.streams.strict import FrozenMap
 from braid.streams.topology import Topology
 from braid.streams.transcript import Transcript
 
@@ -125,7 +126,8 @@ def result_of(conversation: Conversation, core: EngineCore, seconds: float) -> R
     transcript = conversation.transcript
     streams = {
         lane.label: StreamResult(
-            text=transcript.text(lane.label), tokens=tuple(token for _, token in transcript.tokens(lane.label))
+            text=transcript.text(lane.label),
+            tokens=tuple(token for _, token in transcript.tokens(lane.label)),
         )
         for lane in conversation.table.lanes
     }
@@ -153,6 +155,8 @@ def with_sampling(topology: Topology, sampling: SamplingSpec | Mapping[str, Samp
     streams = dict(topology.streams)
     for name, spec in sampling.items():
         if topology.stream(name).is_input:
-            raise InputError(f"{name} is an input and draws nothing; outputs are {', '.join(topology.output_names)}")
+            raise InputError(
+                f"{name} is an input and draws nothing; outputs are {', '.join(topology.output_names)}"
+            )
         streams[name] = streams[name].model_copy(update={"sampling": spec})
-    return topology.model_copy(update={"streams": type(topology.streams)(streams)})
+    return topology.model_copy(update={"streams": FrozenMap(streams)})

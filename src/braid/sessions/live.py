@@ -1,7 +1,7 @@
 """One live turn: input comes in time while the streams already run, and the figures at the end.
 
-    feeds ── write, end ──▶ session ── events ──▶ on_event
-                               └── entries ──▶ the file, as they happen
+feeds ── write, end ──▶ session ── events ──▶ on_event
+                           └── entries ──▶ the file, as they happen
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import anyio
 
@@ -85,7 +85,7 @@ async def run_live(
                         on_event(event)
                     if isinstance(event, ClosedEvent):
                         run.closed_for = event.reason
-            except BaseException as error:  # noqa: BLE001  # raised below, outside the group, which would wrap it
+            except BaseException as error:  # raised below, outside the group, which would wrap it
                 if isinstance(error, anyio.get_cancelled_exc_class()):
                     raise
                 run.error = error
@@ -145,14 +145,10 @@ class _Run:
         await self._all_have_begun.wait()
         self._open.discard(stream)
         if not self._open:
-            self._commit()
-        await self._session.end(stream)
-
-    def _commit(self) -> None:
-        """All input is there."""
-        self.clock.commit()
-        if not self._has_own_limit:
-            self._session.max_rows = self._session.rows + self._session.num_queued + ROWS_AFTER_INPUT
+            self.clock.commit()
+        await self._session.end(stream)  # what was held back until now is queued with it
+        if not self._open and not self._has_own_limit:
+            self._session.max_rows = self._session.rows_due + ROWS_AFTER_INPUT
 
     async def stop_when(self, stop: Callable[[], Awaitable[object]]) -> None:
         """Close the session when `stop` returns."""
@@ -180,7 +176,9 @@ class _Clock:
 
     def __post_init__(self) -> None:
         table = self.transcript.lanes
-        outputs = {lane.label: table.spec(lane.index) for lane in table.lanes if table.spec(lane.index).is_output}
+        outputs = {
+            lane.label: table.spec(lane.index) for lane in table.lanes if table.spec(lane.index).is_output
+        }
         self._outputs = frozenset(outputs)
         self._answers = frozenset(label for label, spec in outputs.items() if spec.visibility == "external")
 
@@ -236,7 +234,7 @@ class _Keeper:
             self._writer.append(entry)
         self._num_written += len(fresh)
 
-    def __enter__(self) -> _Keeper:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -52,7 +52,9 @@ class Engine:
 
         Args:
             topology: A preset's name, a YAML file or a `Topology`.
-            seed, copies, sampling: As for `braid.generate`.
+            seed: As for `braid.generate`.
+            copies: As for `braid.generate`.
+            sampling: As for `braid.generate`.
 
         Raises:
             TopologyError, CheckpointConflictError, UnsupportedByBackend
@@ -74,7 +76,9 @@ class Session:
                 ...
     """
 
-    def __init__(self, core: EngineCore, conversation: Conversation, turnstile: anyio.CapacityLimiter) -> None:
+    def __init__(
+        self, core: EngineCore, conversation: Conversation, turnstile: anyio.CapacityLimiter
+    ) -> None:
         self._core = core
         self._conversation = conversation
         self._turnstile = turnstile
@@ -156,10 +160,10 @@ class Session:
         return self._conversation.t
 
     @property
-    def num_queued(self) -> int:
-        """Input tokens that wait to enter rows."""
+    def rows_due(self) -> int:
+        """Rows made so far, and those that the input which waits will take at most."""
         with self._core.lock:
-            return sum(len(lane.queue) for lane in self._conversation.stage.inputs)
+            return self._conversation.t + sum(len(lane.queue) for lane in self._conversation.stage.inputs)
 
     @property
     def kv_tokens(self) -> int:
@@ -223,7 +227,9 @@ class Session:
     async def _do(self, verb: Callable[[], object]) -> None:
         """Apply a verb between two forwards, and let the pump know."""
         if self._tasks is None:
-            raise SessionClosedError("the session has not been entered; use `async with engine.open(…) as session`")
+            raise SessionClosedError(
+                "the session has not been entered; use `async with engine.open(…) as session`"
+            )
         with self._core.lock:
             verb()
         self._publish()

@@ -22,29 +22,32 @@ def count(number: int, noun: str) -> str:
 def summary_lines(summary: SummaryEvent) -> list[str]:
     """What a run took, in a few short lines."""
     streams = " · ".join(f"{name} {number:,}" for name, number in summary.tokens.items())
-    lines = [
-        f"{count(summary.rows, 'row')} in {summary.seconds:.1f} s · tokens: {streams} · "
-        f"longest stream {summary.msl:,} · cache {count(summary.kv_tokens, 'token')}, {_size(summary.kv_bytes)}"
+    figures = [
+        f"{count(summary.rows, 'row')} in {summary.seconds:.1f} s",
+        f"longest stream {count(summary.msl, 'token')}",
+        f"cache {count(summary.kv_tokens, 'token')}, {_size(summary.kv_bytes)}",
     ]
-    if summary.ttfat_s is None:
-        return lines
-    if summary.ttfat_s == 0:
-        lines.append("The answer began before the input had ended.")
-    else:
-        after = f"{count(summary.tnft, 'row')} and " if summary.tnft is not None else ""
-        lines.append(f"The answer began {after}{summary.ttfat_s:.2f} s after the end of the input.")
+    lines = [" · ".join(figures), f"tokens: {streams}"]
+    if summary.ttfat_s is not None:
+        lines.append(_when(summary.ttfat_s, summary.tnft))
     return lines
+
+
+def _when(ttfat_s: float, tnft: int | None) -> str:
+    if ttfat_s == 0:
+        return "The answer began before the input had ended."
+    after = "in the next row" if not tnft else f"{count(tnft, 'row')} later"
+    return f"The answer began {after}, {ttfat_s:.2f} s after the end of the input."
 
 
 def notes(outcome: LiveResult, saved: Path | None) -> list[str]:
     """What a person should know besides."""
     found: list[str] = []
+    rows = count(outcome.summary.rows, "row")
     if outcome.ended_by == "max_rows":
-        found.append(
-            f"Stopped after {count(outcome.summary.rows, 'row')}, the limit; give more with --max-rows to let it finish."
-        )
+        found.append(f"Stopped after {rows}, the limit; to let it finish, give more with --max-rows.")
     if outcome.ended_by == "stop":
-        found.append(f"Interrupted after {count(outcome.summary.rows, 'row')}.")
+        found.append(f"Interrupted after {rows}.")
     if saved is not None:
         found.append(f"Saved to {saved}; look at it with: braid inspect {saved}")
     return found

@@ -13,6 +13,9 @@ from braid.streams.events import Event
 
 __all__ = ["JsonLines"]
 
+_LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
+"""What JSON allows in strings, and some programs take for the end of a line."""
+
 
 class JsonLines:
     """Writes events as they happen.
@@ -34,7 +37,7 @@ class JsonLines:
 
     def on_event(self, event: Event) -> None:
         """Write it at once."""
-        self._out.write(event.to_json() + "\n")
+        self._out.write(event.to_json().translate(_LINE_ENDS) + "\n")
         self._out.flush()
 
     def finish(self, outcome: LiveResult, saved: Path | None) -> None:

@@ -91,7 +91,9 @@ class LiveLanes:
             elif isinstance(event, StateEvent):
                 self._lanes[event.stream].state = event.state
             elif isinstance(event, ClosedEvent):
-                return  # a lane that was still speaking then is shown as it was
+                for lane in self._lanes.values():
+                    lane.state = "stopped" if lane.state == "active" else lane.state
+                return
             self._kv_tokens = self._session.kv_tokens
 
     def finish(self, outcome: LiveResult, saved: Path | None) -> None:
@@ -128,7 +130,11 @@ class LiveLanes:
             lanes = list(self._lanes.values())
             texts = [lane.wrap(self._width - 2) for lane in lanes]
             room = max(self._console.height - 3 - 2 * len(lanes), len(lanes))
-            heights = [len(text) for text in texts] if self._is_last else _share(room, [len(text) for text in texts])
+            heights = (
+                [len(text) for text in texts]
+                if self._is_last
+                else _share(room, [len(text) for text in texts])
+            )
             parts: list[Text] = []
             names = max(len(lane.label) for lane in lanes)
             for lane, text, height in zip(lanes, texts, heights, strict=True):
@@ -139,16 +145,14 @@ class LiveLanes:
             return Group(*parts)
 
     def _foot(self) -> Iterator[Text]:
+        speed = f" · {1000 * sum(self._gaps) / len(self._gaps):.0f} ms a row" if self._gaps else ""
         if self._summary:
-            for line in self._summary:
-                yield Text(line, style="dim")
+            first, *rest = self._summary
+            yield from (Text(line, style="dim") for line in [first + speed, *rest])
             return
-        figures = [count(self._num_rows, "row")]
-        if self._gaps:
-            figures.append(f"{1000 * sum(self._gaps) / len(self._gaps):.0f} ms a row")
-        figures.append(f"{count(self._kv_tokens, 'token')} cached")
-        figures.append(f"{time.perf_counter() - self._began:.1f} s")
-        yield Text(" · ".join(figures), style="dim", no_wrap=True, overflow="ellipsis")
+        rows, tokens = count(self._num_rows, "row"), count(self._kv_tokens, "token")
+        figures = f"{rows}{speed} · {tokens} cached · {time.perf_counter() - self._began:.1f} s"
+        yield Text(figures, style="dim", no_wrap=True, overflow="ellipsis")
 
 
 class _Lane:
@@ -179,7 +183,9 @@ class _Lane:
     def head(self, names: int, num_rows: int, width: int) -> Text:
         """Name, state, and when the stream had tokens."""
         is_active = self.state == "active"
-        word = _WORDS.get((self.spec.direction, self.state), "waiting" if self.state == "created" else self.state)
+        word = _WORDS.get(
+            (self.spec.direction, self.state), "waiting" if self.state == "created" else self.state
+        )
         head = Text(no_wrap=True, overflow="crop")
         head.append("● " if is_active else "○ ", style=self.color)
         head.append(f"{self.label:<{names}}  ", style=f"bold {self.color}")
@@ -191,9 +197,8 @@ class _Lane:
         """The last lines of the text, as many as there is room for."""
         shown = lines[-height:] if height else []
         for number, line in enumerate(shown):
-            text = Text("  ", no_wrap=True, overflow="crop")
-            if number == 0 and len(shown) < len(lines):
-                line = "… " + line[2:]
+            is_cut = number == 0 and len(shown) < len(lines)
+            text = Text("… " if is_cut else "  ", no_wrap=True, overflow="crop")
             text.append(line)
             if number == len(shown) - 1 and self.state == "active" and not self.spec.is_input:
                 text.append("▍", style=self.color)

@@ -22,10 +22,10 @@ _PARTS = re.compile(r"\n|[^\S\n]+|\S+")
 
 
 def printable(text: str) -> str:
-    """The text without anything that moves the cursor, colours or turns the reading direction.
+    r"""The text without anything that moves the cursor, colours or turns the reading direction.
 
-    >>> printable("a\\tb\\x1b[2J")
-    'a\\tb␛[2J'
+    >>> printable("a\tb\x1b[2J")
+    'a\tb␛[2J'
     """
     return text.translate(_SAFE)
 
