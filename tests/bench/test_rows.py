@@ -91,7 +91,7 @@ def test_the_stock_process_answers_and_goes(folder: Path) -> None:
 
 def test_a_model_that_transformers_cannot_run_is_an_error_with_the_reason(tmp_path: Path) -> None:
     with (
-        pytest.raises(UnsupportedModelError, match="config.json"),
+        pytest.raises(UnsupportedModelError, match=r"config\.json"),
         StockProcess(str(tmp_path), torch.float32, 1, 32),
     ):
         pass

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 
+import pytest
 import torch
 from torch import Tensor
 
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.work import Work
+from braid.model import joint
 from braid.model.checkpoint import TrainedStreams, TrainedTopology
 from braid.model.codec import TokenizerCodec
 from braid.model.model import Model
@@ -67,6 +70,15 @@ class RecordingCore(EngineCore):
             if feed.is_probe:
                 self.probes.add(key)
         return logits_NV
+
+
+@contextmanager
+def attending(jointly: bool) -> Iterator[None]:
+    """Let small forwards be attended jointly, as they are, or read by read, as large ones are."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not jointly:
+            patch.setattr(joint, "JOINT_AREA", 0)
+        yield
 
 
 def drive(core: EngineCore, conversation: Conversation, *, max_rows: int = 200) -> list[Event]:

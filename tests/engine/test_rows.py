@@ -10,7 +10,7 @@ from braid.engine.conversation import Conversation
 from braid.streams.patterns import Dense, Striped, Window
 from braid.streams.topology import StreamSpec, Topology
 from braid.testing import reference_logits
-from tests.engine.harness import RecordingCore, chatty, drive, largest_difference, stock, trained
+from tests.engine.harness import RecordingCore, attending, chatty, drive, largest_difference, stock, trained
 from tests.model.networks import ARCHITECTURES
 
 TOLERANCE = 1e-6
@@ -85,9 +85,17 @@ def difference(core: RecordingCore, conversation: Conversation, topology: Topolo
 
 
 @settings(max_examples=60)
-@given(row_topologies(), st.sampled_from(ARCHITECTURES), st.lists(st.text("ab ", min_size=1, max_size=7), min_size=1, max_size=3))
-def test_rows_decoded_with_the_cache_equal_the_dense_oracle(topology: Topology, architecture: str, texts: list[str]) -> None:
-    core, conversation = run(topology, architecture, texts)
+@given(
+    row_topologies(),
+    st.sampled_from(ARCHITECTURES),
+    st.lists(st.text("ab ", min_size=1, max_size=7), min_size=1, max_size=3),
+    st.booleans(),
+)
+def test_rows_decoded_with_the_cache_equal_the_dense_oracle(
+    topology: Topology, architecture: str, texts: list[str], jointly: bool
+) -> None:
+    with attending(jointly):
+        core, conversation = run(topology, architecture, texts)
     assert difference(core, conversation) <= TOLERANCE
 
 

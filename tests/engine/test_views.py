@@ -18,7 +18,7 @@ from braid.streams.patterns import Striped, Window
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology
 from braid.testing import reference_logits
-from tests.engine.harness import RecordingCore, drive, largest_difference, stock
+from tests.engine.harness import RecordingCore, attending, drive, largest_difference, stock
 from tests.fakes import byte_tokenizer
 from tests.model.networks import ARCHITECTURES, network
 
@@ -59,10 +59,12 @@ def difference(core: RecordingCore, conversation: Conversation) -> float:
         max_size=5,
     ),
     seed=st.integers(0, 3),
+    jointly=st.booleans(),
 )
 def test_views_equal_the_oracle(
-    architecture: str, copies: int, same_row: Any, feed: Any, reads: Any, pieces: list[tuple[str, str, int]], seed: int
-) -> None:
+    architecture: str, copies: int, same_row: Any, feed: Any, reads: Any, pieces: list[tuple[str, str, int]], seed: int,
+    jointly: bool,
+) -> None:  # fmt: skip
     streams = {
         name: spec.model_copy(update={"feed": feed}) if spec.is_input else spec
         for name, spec in THINK_ALOUD.streams.items()
@@ -70,14 +72,15 @@ def test_views_equal_the_oracle(
     topology = THINK_ALOUD.model_copy(update={"streams": streams, "same_row": same_row, "reads": reads})
     core = RecordingCore(stock(architecture), kv_tokens=3000, page_size=4)
     conversation = Conversation(core.model, core.cache, topology, seed=seed, copies={"thought": copies})
-    drive(core, conversation)
-    for stream, text, rows in pieces:  # text arrives while others speak, after `end` too
-        conversation.write(stream, text)
-        if rows % 2:
-            conversation.end()
-        drive(core, conversation, max_rows=conversation.t + rows)
-    conversation.end()
-    drive(core, conversation, max_rows=conversation.t + 60)
+    with attending(jointly):
+        drive(core, conversation)
+        for stream, text, rows in pieces:  # text arrives while others speak, after `end` too
+            conversation.write(stream, text)
+            if rows % 2:
+                conversation.end()
+            drive(core, conversation, max_rows=conversation.t + rows)
+        conversation.end()
+        drive(core, conversation, max_rows=conversation.t + 60)
     assert difference(core, conversation) <= TOLERANCE
     assert core.cache.num_tokens == conversation.kv_tokens
 

@@ -77,8 +77,8 @@ class StockProcess:
         self._complaints.seek(0)
         said = self._complaints.read().strip().splitlines()
         raise UnsupportedModelError(
-            f"transformers alone cannot run this model ({said[-1] if said else 'it said nothing'}), so rows have nothing "
-            "to be compared with; `braid check` says whether Braid can"
+            f"transformers alone cannot run this model ({said[-1] if said else 'it said nothing'}), so rows have "
+            "nothing to be compared with; `braid check` says whether Braid can"
         )
 
     def _stop(self) -> None:

@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from braid.checks.phrasings import PHRASINGS, PLACES, WORDS, Phrasing, Place
 from braid.checks.subject import with_specs
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
@@ -33,80 +34,12 @@ from braid.model.model import Model
 from braid.model.plan import Plan
 from braid.streams.topology import StreamSpec, Topology
 
-__all__ = ["Case", "Place", "PlaceFigures", "code_words", "codeword_cases", "measure_codewords"]
-
-Place = Literal["thought", "typed"]
-PLACES: tuple[Place, ...] = ("thought", "typed")
-
-WORDS = (
-    "tiger", "banana", "violin", "copper", "planet", "lantern", "puzzle", "rocket", "saddle", "cactus", "pepper",
-    "marble", "walnut", "falcon", "kettle", "anchor", "candle", "dragon", "castle", "diamond", "forest", "garden",
-    "hammer", "island", "jacket", "ladder", "magnet", "needle", "pencil", "rabbit", "temple", "umbrella", "valley",
-    "zebra", "camera", "feather", "guitar", "helmet", "lemon", "mirror", "piano", "tunnel", "velvet", "carpet",
-)  # fmt: skip
+__all__ = ["PLACES", "Case", "Place", "PlaceFigures", "code_words", "codeword_cases", "measure_codewords"]
 
 NUM_FREE = 6
 """Tokens that the writer says by itself."""
 BATCH = 20
 """Sessions that are stepped together."""
-
-
-@dataclass(frozen=True)
-class _Phrasing:
-    """One way to ask; `{word}` stands in `reveal` alone."""
-
-    question: str
-    reveal: str
-    answer: str
-    """What is put into the writer's mouth: longer than the reveal, so that the word comes while it speaks."""
-
-
-_PHRASINGS: dict[Place, tuple[_Phrasing, ...]] = {
-    "thought": (
-        _Phrasing(
-            "A colleague thinks aloud next to you and will mention a secret code word. Answer with the code word.",
-            "Let me note this: the secret code word is {word}. I must tell it.\n",
-            "I am listening to what my colleague says, and I will tell you at once. The code word is",
-        ),
-        _Phrasing(
-            "Someone beside you knows the password of the day. Listen, and then tell me the password.",
-            "The password of the day is {word}. Everybody should know it.\n",
-            "Of course. Just a moment, I have to listen to the person beside me first. The password of the day is",
-        ),
-        _Phrasing(
-            "Your notes will contain the name of the hidden object. Tell me its name.",
-            "Note: the hidden object is called {word}. Remember that.\n",
-            "Sure, I can help you with that; my notes are being written just now. The hidden object is called",
-        ),
-        _Phrasing(
-            "Which word did the teacher choose today? Look at the notes and tell me the word.",
-            "Today the teacher chose the word {word}. That is the word.\n",
-            "Good question! I have a look at the notes, so please wait a little. Today the teacher chose the word",
-        ),
-    ),
-    "typed": (
-        _Phrasing(
-            "I will tell you a code word soon. Then answer with the code word.",
-            " The code word is {word}. Thank you.",
-            "Sure, I am listening, and I will repeat it as soon as I have heard it. The code word is",
-        ),
-        _Phrasing(
-            "In a moment I will tell you today's password. Please repeat the password.",
-            " Here it comes: the password is {word}.",
-            "Of course. Take your time, I will repeat it as soon as you have told me. The password is",
-        ),
-        _Phrasing(
-            "I am thinking of the name of an object. When I say its name, repeat the name.",
-            " The object is called {word}, by the way.",
-            "I am happy to do that for you, and I am all ears. The object is called",
-        ),
-        _Phrasing(
-            "The teacher chooses a word every day. I will tell you the word of today; say it again.",
-            " Today the teacher chose the word {word}.",
-            "All right, let us do it like this, one thing after the other. Today the teacher chose the word",
-        ),
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -116,7 +49,7 @@ class Case:
     place: Place
     word: str
     other: str
-    phrasing: _Phrasing
+    phrasing: Phrasing
 
     def reveal(self, word: str) -> str:
         """The sentence that has the word."""
@@ -175,12 +108,12 @@ def codeword_cases(model: Model, place: Place, count: int) -> list[Case]:
 
     def every() -> Iterator[Case]:
         for at, word in enumerate(words):
-            for phrasing in _PHRASINGS[place]:
+            for phrasing in PHRASINGS[place]:
                 yield Case(place, word, words[at - 1], phrasing)
 
     cases = list(islice(every(), count))
     if len(cases) < count or count < 1:
-        raise InputError(f"{count} cases are asked for; give 1 to {len(words) * len(_PHRASINGS[place])}")
+        raise InputError(f"{count} cases are asked for; give 1 to {len(words) * len(PHRASINGS[place])}")
     return cases
 
 
@@ -199,7 +132,6 @@ def measure_codewords(
         UnsupportedModelError: The model's positions cannot be shifted.
         CheckpointConflictError: The model was trained with streams; views are for stock weights.
     """
-    found: dict[Place, PlaceFigures] = {}
     done, total = 0, 4 * cases * len(PLACES)
 
     def progress(count: int) -> None:
@@ -208,27 +140,29 @@ def measure_codewords(
         if on_progress is not None:
             on_progress(done, total)
 
-    for place in PLACES:
-        listed = codeword_cases(model, place, cases)
-        sequential = views = blocked = 0
-        difference = 0.0
-        for start in range(0, len(listed), BATCH):
-            batch = listed[start : start + BATCH]
-            can = _repeats(_run(model, [_sequential(case) for case in batch]), batch)
-            progress(len(batch))
-            does = _repeats(_run(model, [_concurrent(case) for case in batch]), batch)
-            progress(len(batch))
-            kept = _run(model, [_concurrent(case, is_blocked=True) for case in batch])
-            progress(len(batch))
-            changed = _run(model, [_concurrent(case, is_blocked=True, word=case.other) for case in batch])
-            progress(len(batch))
-            sequential += sum(can)
-            views += sum(a and b for a, b in zip(can, does, strict=True))
-            blocked += sum(_repeats(kept, batch))
-            difference = max(difference, _difference(kept.logits, changed.logits))
-        chance = 1 / len(code_words(model))
-        found[place] = PlaceFigures(len(listed), sequential, views, blocked, chance, difference)
-    return found
+    return {place: _measure(model, codeword_cases(model, place, cases), progress) for place in PLACES}
+
+
+def _measure(model: Model, cases: Sequence[Case], progress: Callable[[int], None]) -> PlaceFigures:
+    sequential = views = blocked = 0
+    difference = 0.0
+
+    def run(scripts: Sequence[_Script]) -> _Heard:
+        heard = _run(model, scripts)
+        progress(len(scripts))
+        return heard
+
+    for start in range(0, len(cases), BATCH):
+        batch = cases[start : start + BATCH]
+        can = _repeats(run([_sequential(case) for case in batch]), batch)
+        does = _repeats(run([_concurrent(case) for case in batch]), batch)
+        kept = run([_concurrent(case, is_blocked=True) for case in batch])
+        changed = run([_concurrent(case, is_blocked=True, word=case.other) for case in batch])
+        sequential += sum(can)
+        views += sum(a and b for a, b in zip(can, does, strict=True))
+        blocked += sum(_repeats(kept, batch))
+        difference = max(difference, _difference(kept.logits, changed.logits))
+    return PlaceFigures(len(cases), sequential, views, blocked, 1 / len(code_words(model)), difference)
 
 
 # ---- running a batch

@@ -225,6 +225,11 @@ class Conversation:
         return self.stage.kv_tokens
 
     @property
+    def num_queued(self) -> int:
+        """Input tokens that have not entered a row yet."""
+        return sum(len(lane.queue) for lane in self.stage.inputs)
+
+    @property
     def has_work(self) -> bool:
         """Whether the next step would compute something."""
         if self.is_closed:

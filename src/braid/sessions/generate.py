@@ -51,7 +51,7 @@ def generate(
     topology: str | Topology,
     inputs: Mapping[str, str] | str,
     *,
-    max_rows: int = 512,
+    max_rows: int | None = None,
     seed: int = 0,
     copies: Mapping[str, int] | None = None,
     sampling: SamplingSpec | Mapping[str, SamplingSpec] | None = None,
@@ -65,11 +65,11 @@ def generate(
         model: From `braid.load`.
         topology: A preset's name, a YAML file or a `Topology`.
         inputs: Text of each input stream; a plain string is the first input's.
-        max_rows: Rows after which the run is cut short.
+        max_rows: Rows after which the run is cut short; None allows 512 beyond those of the input.
         seed: Of all sampling noise.
         copies: Parallel copies of streams that allow them.
         sampling: For all outputs, or for each by name, instead of the topology's.
-        forced: Text put into the mouths of outputs at the start.
+        forced: Text with which outputs must begin, by stream.
         kv_tokens: Size of the cache, in tokens; None chooses.
         on_event: Called with every event as it happens.
 
@@ -83,6 +83,8 @@ def generate(
         'The capital of France is Paris.'
     """
     topology = with_sampling(as_topology(topology), sampling)
+    for stream, text in (forced or {}).items():
+        topology = _changed(topology, stream, {"prefix": text})
     if isinstance(inputs, str):
         if not topology.input_names:
             raise InputError("the topology has no input stream for this text")
@@ -95,10 +97,9 @@ def generate(
     try:
         for stream, text in inputs.items():
             conversation.write(stream, text)
-        for stream, text in (forced or {}).items():
-            conversation.force(stream, text)
         conversation.end()
-        for event in run_rows(core, conversation, max_rows=max_rows):
+        limit = conversation.num_queued + 512 if max_rows is None else max_rows
+        for event in run_rows(core, conversation, max_rows=limit):
             if on_event is not None:
                 on_event(event)
         seconds = time.perf_counter() - began
@@ -152,11 +153,14 @@ def with_sampling(topology: Topology, sampling: SamplingSpec | Mapping[str, Samp
         return topology
     if isinstance(sampling, SamplingSpec):
         sampling = dict.fromkeys(topology.output_names, sampling)
-    streams = dict(topology.streams)
     for name, spec in sampling.items():
-        if topology.stream(name).is_input:
-            raise InputError(
-                f"{name} is an input and draws nothing; outputs are {', '.join(topology.output_names)}"
-            )
-        streams[name] = streams[name].model_copy(update={"sampling": spec})
-    return topology.model_copy(update={"streams": FrozenMap(streams)})
+        topology = _changed(topology, name, {"sampling": spec})
+    return topology
+
+
+def _changed(topology: Topology, stream: str, update: Mapping[str, object]) -> Topology:
+    """A topology with one output's settings changed."""
+    if topology.stream(stream).is_input:
+        raise InputError(f"{stream} is an input and says nothing; outputs are {', '.join(topology.output_names)}")
+    changed = topology.streams[stream].model_copy(update=dict(update))
+    return topology.model_copy(update={"streams": {**topology.streams, stream: changed}})

@@ -163,7 +163,7 @@ class Session:
     def rows_due(self) -> int:
         """Rows made so far, and those that the input which waits will take at most."""
         with self._core.lock:
-            return self._conversation.t + sum(len(lane.queue) for lane in self._conversation.stage.inputs)
+            return self._conversation.t + self._conversation.num_queued
 
     @property
     def kv_tokens(self) -> int:

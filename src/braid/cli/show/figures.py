@@ -19,15 +19,21 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def summary_lines(summary: SummaryEvent) -> list[str]:
-    """What a run took, in a few short lines."""
+def summary_lines(summary: SummaryEvent, ms_per_row: float | None = None) -> list[str]:
+    """What a run took, in a few short lines.
+
+    Args:
+        summary: The figures.
+        ms_per_row: Milliseconds a row while streams spoke, where that was watched.
+    """
     streams = " · ".join(f"{name} {number:,}" for name, number in summary.tokens.items())
     figures = [
         f"{count(summary.rows, 'row')} in {summary.seconds:.1f} s",
-        f"longest stream {count(summary.msl, 'token')}",
         f"cache {count(summary.kv_tokens, 'token')}, {_size(summary.kv_bytes)}",
     ]
-    lines = [" · ".join(figures), f"tokens: {streams}"]
+    if ms_per_row is not None:
+        figures.insert(1, f"{ms_per_row:.0f} ms a row")
+    lines = [" · ".join(figures), f"tokens: {streams} · longest stream {summary.msl:,}"]
     if summary.ttfat_s is not None:
         lines.append(_when(summary.ttfat_s, summary.tnft))
     return lines

@@ -98,7 +98,7 @@ class LiveLanes:
 
     def finish(self, outcome: LiveResult, saved: Path | None) -> None:
         """The last picture has all the text, and the figures below."""
-        self._summary = summary_lines(outcome.summary)
+        self._summary = summary_lines(outcome.summary, self._ms_per_row)
         self._stop()
         for note in notes(outcome, saved):
             self._console.print(Text(note, style="yellow" if note.startswith(("Stop", "Int")) else "dim"))
@@ -113,6 +113,10 @@ class LiveLanes:
     @property
     def _width(self) -> int:
         return min(self._console.width, _MAX_WIDTH)
+
+    @property
+    def _ms_per_row(self) -> float | None:
+        return 1000 * sum(self._gaps) / len(self._gaps) if self._gaps else None
 
     def _add_row(self, row: RowEvent) -> None:
         now = time.perf_counter()
@@ -145,11 +149,10 @@ class LiveLanes:
             return Group(*parts)
 
     def _foot(self) -> Iterator[Text]:
-        speed = f" · {1000 * sum(self._gaps) / len(self._gaps):.0f} ms a row" if self._gaps else ""
         if self._summary:
-            first, *rest = self._summary
-            yield from (Text(line, style="dim") for line in [first + speed, *rest])
+            yield from (Text(line, style="dim") for line in self._summary)
             return
+        speed = "" if self._ms_per_row is None else f" · {self._ms_per_row:.0f} ms a row"
         rows, tokens = count(self._num_rows, "row"), count(self._kv_tokens, "token")
         figures = f"{rows}{speed} · {tokens} cached · {time.perf_counter() - self._began:.1f} s"
         yield Text(figures, style="dim", no_wrap=True, overflow="ellipsis")
