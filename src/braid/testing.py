@@ -12,7 +12,7 @@ Slow on purpose, and exact: what the engine computes is compared with this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from braid.model.architecture import rope_tables, rotate
+from braid.model.attention import ATTENTION
 from braid.model.model import Model
 from braid.streams.entries import LifeEvent, Row
 from braid.streams.lanes import LaneTable
@@ -63,7 +64,11 @@ def _replay_rows(
     model: Model, table: LaneTable, transcript: Transcript, probes: tuple[tuple[int, str], ...]
 ) -> ReferenceLogits:
     closed = {e.lane: e.t for e in transcript.events if e.kind == "close" and e.lane is not None}
-    kept = [(row.t, table.index(label), cell.token) for row in transcript.rows for label, cell in row.cells.items()]
+    kept = [
+        (row.t, table.index(label), cell.token)
+        for row in transcript.rows
+        for label, cell in row.cells.items()
+    ]
     queries = sorted(kept) + [(t, table.index(label), model.probe_id) for t, label in probes]
     num_kept, num_all = len(kept), len(kept) + len(probes)
     visible = np.eye(num_all, dtype=bool)
@@ -104,14 +109,13 @@ def _masks(model: Model, visible: np.ndarray[Any, Any], times: np.ndarray[Any, A
 
 
 @contextmanager
-def _attending(model: Model, implementation: str) -> Iterator[None]:
+def _attending(model: Model, implementation: str) -> Generator[None]:
     """Let the network attend in another way for a while."""
-    before = model.hf.config._attn_implementation
     model.hf.set_attn_implementation(implementation)
     try:
         yield
     finally:
-        model.hf.set_attn_implementation(before)
+        model.hf.set_attn_implementation(ATTENTION)
 
 
 # ---- views
@@ -153,10 +157,13 @@ def _oracle_attention(
     kind, length = architecture.layers[layer], len(view.tokens)
     queries_ATD = query[0]
     if kind.rope is not None:
-        assert architecture.rotary is not None and architecture.apply_rotary is not None
+        assert architecture.rotary is not None
+        assert architecture.apply_rotary is not None
         cos, sin = rope_tables(architecture.rotary, kind.rope, torch.arange(length), query)
         keys_KTD = rotate(architecture.apply_rotary, keys_KTD[:, :, None], cos, sin)[:, :, 0]
-        queries_ATD = rotate(architecture.apply_rotary, queries_ATD[:, :, None], cos[:, -1:], sin[:, -1:])[:, :, 0]
+        queries_ATD = rotate(architecture.apply_rotary, queries_ATD[:, :, None], cos[:, -1:], sin[:, -1:])[
+            :, :, 0
+        ]
     group = query.shape[1] // key.shape[1]
     scores_AT = (queries_ATD @ keys_KTD.repeat_interleave(group, 0).transpose(-1, -2))[:, 0] * scaling
     if kind.window is not None:
@@ -203,7 +210,9 @@ class _Replay:
             return []
         label = name.removeprefix("closer:")
         reader = self.table.index(label)
-        others = [lane for lane in self.table.lanes if lane.index != reader and self.table.reads(reader, lane.index)]
+        others = [
+            lane for lane in self.table.lanes if lane.index != reader and self.table.reads(reader, lane.index)
+        ]
         order = ["preamble", *(o.label for o in others if self.table.spec(o.index).is_input)]
         if self.table.spec(reader).is_output and not name.startswith("closer:"):
             order += [f"closer:{label}", *(o.label for o in others if self.table.spec(o.index).is_output)]
@@ -234,11 +243,17 @@ def _replay_views(model: Model, table: LaneTable, transcript: Transcript) -> Ref
             if isinstance(entry, Row):
                 for label in sorted(entry.cells, key=table.index):
                     stream = table.stream_index(table.index(label))
-                    replay.logits[entry.t, label] = replay.feed(label, entry.cells[label].token, entry.t, stream)
+                    replay.logits[entry.t, label] = replay.feed(
+                        label, entry.cells[label].token, entry.t, stream
+                    )
             elif entry.kind == "prefill":
                 _prefill(replay, entry)
             elif entry.kind in ("turn", "close"):
-                gone = [entry.lane] if entry.kind == "close" else [name for name in replay.spans if name != "preamble"]
+                gone = (
+                    [entry.lane]
+                    if entry.kind == "close"
+                    else [name for name in replay.spans if name != "preamble"]
+                )
                 for name in gone:
                     replay.spans.pop(str(name), None)
     return replay.logits

@@ -87,7 +87,10 @@ class CacheMachine(RuleBasedStateMachine):
                 assert extent.start == len(found)
                 stop = extent.slot + extent.length
                 found += self.cache.keys_KSD[0][0, extent.slot : stop, 0].tolist()
-                assert (self.cache.values_KSD[1][0, extent.slot : stop, 0] == -self.cache.keys_KSD[1][0, extent.slot : stop, 0]).all()
+                assert (
+                    self.cache.values_KSD[1][0, extent.slot : stop, 0]
+                    == -self.cache.keys_KSD[1][0, extent.slot : stop, 0]
+                ).all()
             assert found == values
 
 

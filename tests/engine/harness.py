@@ -50,7 +50,7 @@ def trained(topology: Topology, architecture: str = "llama", seed: int = 0) -> M
 
 def chatty(silence_bias: float, seed: int = 0, **changes: object) -> SamplingSpec:
     """Sampling that is random enough to speak and to fall silent now and then."""
-    return SamplingSpec(temperature=1.0, logit_bias={SILENCE: silence_bias}, seed=seed, **changes)  # pyright: ignore
+    return SamplingSpec(temperature=1.0, logit_bias={SILENCE: silence_bias}, seed=seed, **changes)  # pyright: ignore[reportArgumentType]
 
 
 class RecordingCore(EngineCore):

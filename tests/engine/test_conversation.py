@@ -48,7 +48,7 @@ def opened(topology: Topology, **settings: Any) -> tuple[RecordingCore, Conversa
 
 
 def test_nothing_happens_until_something_is_written() -> None:
-    core, conversation = opened(rows_of(user=user(), output=output()))
+    _, conversation = opened(rows_of(user=user(), output=output()))
     assert conversation.prepare() is None
     assert not conversation.has_work
     assert [type(e) for e in conversation.take_events()] == [StateEvent, StateEvent]
@@ -108,7 +108,9 @@ def test_budgets_and_stop_strings_put_an_output_to_sleep(limit: dict[str, Any], 
 
 def test_chunks_hold_as_many_tokens_as_the_topology_says() -> None:
     bias = SamplingSpec(logit_bias={97: 100.0})
-    core, conversation = opened(rows_of(user=user(), output=output(sampling=bias, chunk_size=4, max_tokens=10)))
+    core, conversation = opened(
+        rows_of(user=user(), output=output(sampling=bias, chunk_size=4, max_tokens=10))
+    )
     conversation.write("user", "hi ")
     conversation.end()
     deltas = [e for e in drive(core, conversation) if isinstance(e, DeltaEvent)]
@@ -116,7 +118,9 @@ def test_chunks_hold_as_many_tokens_as_the_topology_says() -> None:
 
 
 def test_a_prefix_is_forced_at_the_start_of_every_turn() -> None:
-    core, conversation = opened(rows_of(user=user(), output=output(sampling=LOUD, prefix="Sure: ", max_tokens=8)))
+    core, conversation = opened(
+        rows_of(user=user(), output=output(sampling=LOUD, prefix="Sure: ", max_tokens=8))
+    )
     for turn in range(2):
         conversation.write("user", "hi ")
         conversation.end()
@@ -145,7 +149,9 @@ def test_a_triggered_output_starts_when_its_trigger_has_said_the_word() -> None:
 
 
 def test_a_closed_stream_frees_its_pages_and_is_read_no_more() -> None:
-    core, conversation = opened(rows_of(user=user(), note=user(), output=output(sampling=LOUD, max_tokens=12)))
+    core, conversation = opened(
+        rows_of(user=user(), note=user(), output=output(sampling=LOUD, max_tokens=12))
+    )
     conversation.write("note", "remember this")
     conversation.write("user", "hi there")
     conversation.end("note")
@@ -161,7 +167,9 @@ def test_a_closed_stream_frees_its_pages_and_is_read_no_more() -> None:
     from braid.testing import reference_logits
     from tests.engine.harness import largest_difference
 
-    expected = reference_logits(core.model, conversation.topology, conversation.transcript, probes=sorted(core.probes))
+    expected = reference_logits(
+        core.model, conversation.topology, conversation.transcript, probes=sorted(core.probes)
+    )
     assert largest_difference(core.logits, expected) <= 1e-6
 
 
@@ -194,7 +202,9 @@ def test_a_pool_that_could_never_hold_the_input_is_another_error() -> None:
 
 @pytest.mark.parametrize("decoding", ["rows", "views"])
 def test_a_session_longer_than_the_context_is_refused_before_anything_changes(decoding: Any) -> None:
-    topology = Topology(decoding=decoding, streams={"user": user(feed="burst"), "output": output(wait_k="end")})
+    topology = Topology(
+        decoding=decoding, streams={"user": user(feed="burst"), "output": output(wait_k="end")}
+    )
     model = stock() if decoding == "views" else trained(topology)
     core = EngineCore(model, kv_tokens=9000)
     conversation = Conversation(model, core.cache, topology, prefill_chunk=8000)
@@ -271,7 +281,9 @@ def test_writing_after_the_end_goes_on_in_the_same_turn_and_a_new_turn_begins_af
     drive(core, conversation, max_rows=6)
     conversation.write("user", "two ")
     events = drive(core, conversation)
-    assert len([e for e in events if isinstance(e, TurnEvent)]) == 1, "the answer is complete, whoever goes on writing"
+    assert len([e for e in events if isinstance(e, TurnEvent)]) == 1, (
+        "the answer is complete, whoever goes on writing"
+    )
     conversation.end()  # nothing is left to end; harmless
     assert not conversation.has_work
     conversation.write("user", "three ")
@@ -283,7 +295,9 @@ def test_writing_after_the_end_goes_on_in_the_same_turn_and_a_new_turn_begins_af
 
 def test_sampled_runs_repeat_with_the_seed_and_differ_without() -> None:
     topology = rows_of(
-        user=user(), thought=output(sampling=chatty(2.0, 0).model_copy(update={"seed": None}), max_tokens=20), output=output(max_tokens=4)
+        user=user(),
+        thought=output(sampling=chatty(2.0, 0).model_copy(update={"seed": None}), max_tokens=20),
+        output=output(max_tokens=4),
     )
 
     def run(seed: int) -> list[tuple[int, int]]:

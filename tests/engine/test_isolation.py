@@ -48,7 +48,7 @@ def test_rows_do_not_leak_by_one_bit(topology: Topology, architecture: str, data
     pairs = [(a, b) for a in topology.streams for b in topology.streams if a not in reach[b]]
     assume(pairs)
     changed, _ = data.draw(st.sampled_from(pairs))
-    texts = {name: "abcdef" for name in topology.streams}
+    texts = dict.fromkeys(topology.streams, "abcdef")
     before = logits_of(topology, architecture, texts)
     after = logits_of(topology, architecture, {**texts, changed: "uvwxyz"})
     assert before.keys() == after.keys()

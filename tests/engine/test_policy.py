@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +16,9 @@ backlogs = st.lists(
 
 
 @given(backlogs, st.booleans(), st.integers(1, 12))
-def test_everything_queued_enters_in_order_and_within_the_budget(waiting: list[Backlog], speaking: bool, budget: int) -> None:
+def test_everything_queued_enters_in_order_and_within_the_budget(
+    waiting: list[Backlog], speaking: bool, budget: int
+) -> None:
     left = {b.label: b.queued for b in waiting}
     steps = 0
     while True:
@@ -43,12 +47,18 @@ def test_no_row_when_nothing_happens() -> None:
     assert rows is not None and rows.row == () and rows.num_rows == 1
 
 
-@given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=3), max_size=3), st.lists(st.integers(0, 30)))
-def test_stops_cut_at_the_first_match_however_the_text_is_pieced(text: str, stops: list[str], cuts: list[int]) -> None:
+@given(
+    st.text("abc", max_size=30),
+    st.lists(st.text("abc", min_size=1, max_size=3), max_size=3),
+    st.lists(st.integers(0, 30)),
+)
+def test_stops_cut_at_the_first_match_however_the_text_is_pieced(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
     matcher = StopMatcher(stops)
     edges = sorted({0, len(text), *(cut for cut in cuts if cut <= len(text))})
     shown, stopped = "", False
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         piece, stopped = matcher.push(text[start:stop])
         shown += piece
         if stopped:

@@ -16,8 +16,10 @@ from tests.model.networks import ARCHITECTURES
 TOLERANCE = 1e-6
 NAMES = ("user", "document", "thought", "output", "audit")
 
-patterns = st.just(Dense()) | st.builds(Window, st.integers(1, 6)) | st.builds(
-    lambda stride, offset: Striped(stride, offset % stride), st.integers(2, 4), st.integers(0, 3)
+patterns = (
+    st.just(Dense())
+    | st.builds(Window, st.integers(1, 6))
+    | st.builds(lambda stride, offset: Striped(stride, offset % stride), st.integers(2, 4), st.integers(0, 3))
 )
 
 
@@ -65,7 +67,9 @@ def row_topologies(draw: st.DrawFn) -> Topology:
     )
 
 
-def run(topology: Topology, architecture: str, texts: list[str], *, page_size: int = 4) -> tuple[RecordingCore, Conversation]:
+def run(
+    topology: Topology, architecture: str, texts: list[str], *, page_size: int = 4
+) -> tuple[RecordingCore, Conversation]:
     core = RecordingCore(trained(topology, architecture), kv_tokens=2000, page_size=page_size)
     conversation = Conversation(core.model, core.cache, topology, seed=1)
     for at, text in enumerate(texts):
@@ -132,7 +136,7 @@ def test_control_flat_positions_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
     from braid.engine.layout import RowLayout
 
     def flat(self: RowLayout, label: str, span: object, times: object, replays: object = None) -> object:
-        return times + conversation.kv_tokens  # pyright: ignore
+        return times + conversation.kv_tokens  # pyright: ignore[reportOperatorIssue]
 
     monkeypatch.setattr(RowLayout, "place", flat)
     core = RecordingCore(trained(SOLVE), kv_tokens=400)
@@ -145,7 +149,9 @@ def test_control_flat_positions_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_control_kept_silence_is_noticed() -> None:
     kept = SOLVE.model_copy(update={"silence": "kept"})
     core, conversation = run(kept, "llama", ["how many apples"])
-    silent = [cell for row in conversation.transcript.rows for cell in row.cells.values() if cell.token == 299]
+    silent = [
+        cell for row in conversation.transcript.rows for cell in row.cells.values() if cell.token == 299
+    ]
     assert silent, "the run must contain silence"
     assert difference(core, conversation) <= TOLERANCE
     # The oracle, given the same rows without the silence tokens, sees something else.
@@ -171,7 +177,7 @@ def test_the_first_output_row_follows_the_kth_input_row(wait: int) -> None:
             "output": StreamSpec(direction="output", wait_k=wait, sampling=chatty(-100.0)),
         }
     )
-    core, conversation = run(topology, "llama", ["x" * 12])
+    _, conversation = run(topology, "llama", ["x" * 12])
     user, output = conversation.transcript.tokens("user"), conversation.transcript.tokens("output")
     assert output[0][0] == user[wait - 1][0] + 1
 

@@ -1,4 +1,4 @@
-"""Sampling: every filter against its definition, noise as a function of its key alone, lanes independent of the batch."""
+"""Sampling: every filter against its definition, noise by its key alone, lanes independent of the batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from braid.streams.sampling import SamplingSpec
 VOCAB = 40
 
 
-def draw(index: int = 0, *, lane: str = "output", seed: int = 0, counts: dict[int, int] | None = None, **spec: Any) -> Draw:
+def draw(
+    index: int = 0, *, lane: str = "output", seed: int = 0, counts: dict[int, int] | None = None, **spec: Any
+) -> Draw:
     banned = spec.pop("banned", ())
     exempt = spec.pop("exempt", ())
     return Draw(SamplingSpec(**spec), lane, seed, 0, index, counts or {}, banned, exempt)
@@ -29,7 +31,9 @@ def logits(seed: int, rows: int = 1) -> torch.Tensor:
 
 
 def support(row: torch.Tensor, tries: int = 400, **spec: Any) -> set[int]:
-    return set(sample(row.expand(tries, -1), [draw(index, temperature=1.0, **spec) for index in range(tries)]))
+    return set(
+        sample(row.expand(tries, -1), [draw(index, temperature=1.0, **spec) for index in range(tries)])
+    )
 
 
 def test_greedy_is_argmax() -> None:
@@ -63,7 +67,9 @@ def test_min_p_keeps_what_is_likely_beside_the_best(seed: int, p: float) -> None
 def test_frequencies_follow_the_softmax() -> None:
     row = logits(3)
     tries = 4000
-    found = np.bincount(sample(row.expand(tries, -1), [draw(i, temperature=0.7) for i in range(tries)]), minlength=VOCAB)
+    found = np.bincount(
+        sample(row.expand(tries, -1), [draw(i, temperature=0.7) for i in range(tries)]), minlength=VOCAB
+    )
     expected = (row[0].double() / 0.7).softmax(-1).numpy() * tries
     common = expected > 5
     chi_square = (((found - expected) ** 2) / expected)[common].sum()

@@ -1,4 +1,4 @@
-"""Training-free views: equal to the oracle that replays home views and rotates keys afresh; plain is an ordinary model."""
+"""Training-free views equal the oracle that replays home views and rotates keys afresh; plain is an ordinary model."""
 
 from __future__ import annotations
 
@@ -52,9 +52,13 @@ def difference(core: RecordingCore, conversation: Conversation) -> float:
     copies=st.integers(1, 3),
     same_row=st.sampled_from(["earlier", "none"]),
     feed=st.sampled_from(["paced", "burst"]),
-    reads=st.sampled_from([{}, {"output": ["user", "thought"]}, {"thought": ["user"]}, {"thought": ["thought", "user"]}]),
+    reads=st.sampled_from(
+        [{}, {"output": ["user", "thought"]}, {"thought": ["user"]}, {"thought": ["thought", "user"]}]
+    ),
     pieces=st.lists(
-        st.tuples(st.sampled_from(["user", "document"]), st.text("ab c", min_size=1, max_size=8), st.integers(0, 4)),
+        st.tuples(
+            st.sampled_from(["user", "document"]), st.text("ab c", min_size=1, max_size=8), st.integers(0, 4)
+        ),
         min_size=1,
         max_size=5,
     ),
@@ -119,15 +123,25 @@ def test_plain_equals_generate_for_three_turns(architecture: str) -> None:
         drive(core, conversation, max_rows=conversation.t + 60)
         found = [token for _, token in conversation.transcript.tokens("output")[before:]]
         messages.append({"role": "user", "content": said})
-        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        prompt = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
         core.model.hf.set_attn_implementation("eager")
         try:
-            made = core.model.hf.generate(**prompt, max_new_tokens=12, do_sample=False, eos_token_id=list(core.model.codec.end_ids), pad_token_id=0)
+            made = core.model.hf.generate(
+                **prompt,
+                max_new_tokens=12,
+                do_sample=False,
+                eos_token_id=list(core.model.codec.end_ids),
+                pad_token_id=0,
+            )
         finally:
             core.model.hf.set_attn_implementation("braid")
         expected = made[0, prompt["input_ids"].shape[1] :].tolist()
         assert found == expected
-        messages.append({"role": "assistant", "content": tokenizer.decode(expected, skip_special_tokens=True)})
+        messages.append(
+            {"role": "assistant", "content": tokenizer.decode(expected, skip_special_tokens=True)}
+        )
 
 
 def test_a_plain_conversation_is_never_shifted() -> None:
@@ -139,7 +153,9 @@ def test_a_plain_conversation_is_never_shifted() -> None:
     conversation.end()
     while conversation.t < 20 and (work := conversation.prepare()) is not None:
         assert not any(sight.shifts.any() for sight in work.sights)
-        conversation.advance(work, [65] * len(work.predicted), core.model.hf.get_input_embeddings().weight[:1])
+        conversation.advance(
+            work, [65] * len(work.predicted), core.model.hf.get_input_embeddings().weight[:1]
+        )
 
 
 def test_interrupt_ends_with_a_token_and_cancel_without() -> None:
@@ -172,7 +188,9 @@ def test_the_next_turn_reads_the_last_answer_and_idle_steps_prefill_it() -> None
 
 
 def test_a_window_limits_what_a_lane_sees_of_another() -> None:
-    narrow = THINK_ALOUD.model_copy(update={"patterns": {"output": {"thought": Window(2)}, "thought": {"user": Window(3)}}})
+    narrow = THINK_ALOUD.model_copy(
+        update={"patterns": {"output": {"thought": Window(2)}, "thought": {"user": Window(3)}}}
+    )
     core = RecordingCore(stock(), kv_tokens=2000)
     conversation = Conversation(core.model, core.cache, narrow)
     conversation.write("user", "hello ")
@@ -190,7 +208,9 @@ def test_without_a_template_text_is_continued_as_generate_does() -> None:
     core = RecordingCore(bare, kv_tokens=2000)
     plain = topology("plain")
     spec = plain.streams["output"].model_copy(update={"max_tokens": 12})
-    conversation = Conversation(bare, core.cache, plain.model_copy(update={"streams": {**plain.streams, "output": spec}}))
+    conversation = Conversation(
+        bare, core.cache, plain.model_copy(update={"streams": {**plain.streams, "output": spec}})
+    )
     conversation.write("user", "once upon ")
     drive(core, conversation, max_rows=4)
     conversation.write("user", "a time")
@@ -199,10 +219,14 @@ def test_without_a_template_text_is_continued_as_generate_does() -> None:
     prompt = torch.tensor([bare.codec.encode("once upon a time")[0]])
     bare.hf.set_attn_implementation("eager")
     try:
-        made = bare.hf.generate(prompt, max_new_tokens=12, do_sample=False, eos_token_id=list(bare.codec.end_ids), pad_token_id=0)
+        made = bare.hf.generate(
+            prompt, max_new_tokens=12, do_sample=False, eos_token_id=list(bare.codec.end_ids), pad_token_id=0
+        )
     finally:
         bare.hf.set_attn_implementation("braid")
-    assert [token for _, token in conversation.transcript.tokens("output")] == made[0, prompt.shape[1] :].tolist()
+    assert [token for _, token in conversation.transcript.tokens("output")] == made[
+        0, prompt.shape[1] :
+    ].tolist()
 
 
 def test_stripes_have_no_meaning_in_views() -> None:

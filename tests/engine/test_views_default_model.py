@@ -19,7 +19,7 @@ def test_the_writer_repeats_a_code_word_of_another_stream(
 ) -> None:
     figures = measure_codewords(smollm2, cases=CASES)
     with capsys.disabled():
-        print("\n" + json.dumps({place: found.to_dict() for place, found in figures.items()}))  # noqa: T201
+        print("\n" + json.dumps({place: found.to_dict() for place, found in figures.items()}))
     for place in PLACES:
         found = figures[place]
         assert found.cases == CASES

@@ -55,7 +55,11 @@ def _config(name: str) -> Any:
         case "gpt-oss":
             kinds = ["sliding_attention", "full_attention", "sliding_attention"]
             return GptOssConfig(
-                **_SMALL, num_local_experts=2, num_experts_per_tok=1, sliding_window=6, layer_types=kinds,
+                **_SMALL,
+                num_local_experts=2,
+                num_experts_per_tok=1,
+                sliding_window=6,
+                layer_types=kinds,
                 rope_parameters=_YARN,
             )
         case _:
@@ -70,7 +74,9 @@ def network(name: str, seed: int = 0) -> PreTrainedModel:
     """A random network; weights are scaled up so that attention is far from uniform."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        hf = AutoModelForCausalLM.from_config(_config(name), dtype=torch.float64, experts_implementation="eager")
+        hf = AutoModelForCausalLM.from_config(
+            _config(name), dtype=torch.float64, experts_implementation="eager"
+        )
         for parameter in hf.parameters():
             if parameter.dim() >= 2:
                 parameter.data.mul_(4.0)

@@ -9,8 +9,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, BambaConfig, BloomConfig, LlamaConfig, Qwen3NextConfig, T5Config
-from transformers import AutoModelForSeq2SeqLM, FalconMambaConfig, GlmConfig, OlmoConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    BambaConfig,
+    BloomConfig,
+    FalconMambaConfig,
+    GlmConfig,
+    LlamaConfig,
+    OlmoConfig,
+    Qwen3NextConfig,
+    T5Config,
+)
 
 from braid.errors import ContextOverflowError, UnsupportedByBackend, UnsupportedModelError
 from braid.model import joint as joint_module
@@ -19,8 +29,8 @@ from braid.model.architecture import inspect_architecture
 from braid.model.kernels import choose_kernel, reference, sdpa
 from braid.model.linear import WeightFirstLinear, use_weight_first
 from braid.model.model import Model
-from braid.model.reads import SpanRead
 from braid.model.proof import own_logits, prove, span_logits
+from braid.model.reads import SpanRead
 from tests.engine.harness import codec, stock
 from tests.model.networks import _SMALL, ARCHITECTURES, VOCAB, network
 
@@ -39,7 +49,14 @@ SMALL: dict[str, Any] = _SMALL
     seed=st.integers(0, 99),
 )
 def test_spans_anywhere_equal_plain_attention(
-    architecture: str, kernel: Any, spans: list[int], bases: list[int], chunk: int, area: int, jointly: bool, seed: int
+    architecture: str,
+    kernel: Any,
+    spans: list[int],
+    bases: list[int],
+    chunk: int,
+    area: int,
+    jointly: bool,
+    seed: int,
 ) -> None:
     model = Model(network(architecture), codec(), name=architecture, kernel=kernel)
     token_ids = np.random.default_rng(seed).integers(0, VOCAB, sum(spans)).tolist()
@@ -69,7 +86,11 @@ def test_control_a_wrong_base_is_noticed(wrong: int, monkeypatch: pytest.MonkeyP
 
 
 @given(
-    st.integers(1, 9), st.integers(1, 40), st.booleans(), st.sampled_from([torch.float32, torch.float64]), st.integers(0, 99)
+    st.integers(1, 9),
+    st.integers(1, 40),
+    st.booleans(),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.integers(0, 99),
 )
 def test_kernels_agree(length: int, keys: int, masked: bool, dtype: torch.dtype, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -101,7 +122,11 @@ def test_a_span_read_by_many_lanes_is_attended_once() -> None:
     slots = np.concatenate([pages.append(1) for pages in own])
     reads = [
         SpanRead(
-            queries=np.array([i]), pages=pages, positions=np.arange(21), start=np.array([0]), stop=np.array([21]),
+            queries=np.array([i]),
+            pages=pages,
+            positions=np.arange(21),
+            start=np.array([0]),
+            stop=np.array([21]),
             shifts=np.array([0]),
         )
         for i, pages in enumerate(own)
@@ -110,9 +135,11 @@ def test_a_span_read_by_many_lanes_is_attended_once() -> None:
         patch.setattr(joint_module, "JOINT_AREA", 0)
         plan = model.plan(cache, positions=np.array([20, 20]), slots=slots, reads=reads)
     (kind,) = plan.kinds.values()
-    assert sorted((read.length, read.last - read.first) for read in kind.reads) == [(5, 1), (16, 2), (5, 1)] or [
-        read.last - read.first for read in kind.reads if read.length >= 16
-    ] == [2]
+    assert sorted((read.length, read.last - read.first) for read in kind.reads) == [
+        (5, 1),
+        (16, 2),
+        (5, 1),
+    ] or [read.last - read.first for read in kind.reads if read.length >= 16] == [2]
 
 
 # ---- what must be refused
@@ -130,7 +157,9 @@ def test_an_encoder_decoder_is_refused() -> None:
 
 
 def test_a_state_space_model_is_refused() -> None:
-    config = FalconMambaConfig(vocab_size=VOCAB, hidden_size=16, state_size=4, num_hidden_layers=1, intermediate_size=16)
+    config = FalconMambaConfig(
+        vocab_size=VOCAB, hidden_size=16, state_size=4, num_hidden_layers=1, intermediate_size=16
+    )
     with pytest.raises(UnsupportedModelError, match="cannot be served"):
         inspect_architecture(tiny(config))
 
@@ -225,7 +254,11 @@ def test_float64_networks_are_left_alone() -> None:
 
 def test_bamba_is_refused_for_its_state_space_layers() -> None:
     config = BambaConfig(
-        **{k: v for k, v in SMALL.items() if k != "head_dim"}, attn_layer_indices=[1], mamba_n_heads=4, mamba_d_head=24, mamba_d_state=4
+        **{k: v for k, v in SMALL.items() if k != "head_dim"},
+        attn_layer_indices=[1],
+        mamba_n_heads=4,
+        mamba_d_head=24,
+        mamba_d_state=4,
     )
     with pytest.raises(UnsupportedModelError):
         inspect_architecture(tiny(config))

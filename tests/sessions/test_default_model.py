@@ -49,10 +49,16 @@ def generated(model: Model, messages: list[dict[str, str]]) -> tuple[list[int], 
     )
     with attending_plainly(model), torch.inference_mode():
         made = model.hf.generate(
-            **prompt, max_new_tokens=NUM_TOKENS, do_sample=False, output_scores=True, return_dict_in_generate=True
+            **prompt,
+            max_new_tokens=NUM_TOKENS,
+            do_sample=False,
+            output_scores=True,
+            return_dict_in_generate=True,
         )
     tops = [scores[0].topk(2).values for scores in made.scores]
-    return made.sequences[0, prompt["input_ids"].shape[1] :].tolist(), [float(top[0] - top[1]) for top in tops]
+    return made.sequences[0, prompt["input_ids"].shape[1] :].tolist(), [
+        float(top[0] - top[1]) for top in tops
+    ]
 
 
 def assert_same(found: list[int], expected: list[int], gaps: list[float], excused: list[str]) -> None:
@@ -73,7 +79,9 @@ def test_plain_equals_generate_on_ten_prompts(smollm2: Model, capsys: pytest.Cap
         assert_same(list(result["output"].tokens), expected, gaps, excused)
         assert result["user"].text == prompt
     with capsys.disabled():
-        print(f"\n{len(PROMPTS)} prompts × {NUM_TOKENS} tokens equal transformers.generate; excused ties: {excused}")
+        print(
+            f"\n{len(PROMPTS)} prompts × {NUM_TOKENS} tokens equal transformers.generate; excused ties: {excused}"
+        )
     assert len(excused) <= len(PROMPTS) * NUM_TOKENS / 1000
 
 

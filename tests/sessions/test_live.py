@@ -21,7 +21,8 @@ from braid.errors import (
 )
 from braid.model.model import Model
 from braid.sessions.feeds import Feed, arriving, typed, whole
-from braid.sessions.live import ROWS_AFTER_INPUT, LiveResult, run_live
+from braid.sessions.generate import ROWS_AFTER_INPUT
+from braid.sessions.live import LiveResult, run_live
 from braid.sessions.session import Engine, Session
 from braid.streams.events import ClosedEvent, Event, RowEvent
 from braid.streams.topology import Topology

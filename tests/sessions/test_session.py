@@ -96,12 +96,10 @@ async def test_errors_of_verbs_are_raised_to_the_caller_and_the_session_goes_on(
 
 async def test_a_pool_that_is_too_small_ends_the_session_with_its_own_error() -> None:
     engine = Engine(model(), kv_tokens=8)
-    seen: list[Event] = []
     async with engine.open(topology(feed="burst")) as session:
         await session.write("user", "x" * 60)
         await session.end()
-        async for event in session:
-            seen.append(event)
+        seen = [event async for event in session]
     errors = [e for e in seen if isinstance(e, ErrorEvent)]
     assert [e.code for e in errors] == [PoolTooSmallError.code]
     assert isinstance(session.error, PoolTooSmallError)
@@ -114,8 +112,9 @@ async def test_held_text_is_fed_when_its_deadline_has_passed() -> None:
     async with Engine(model(), kv_tokens=400).open(sentencepiece_like) as session:
         await session.write("user", "abc")
         with anyio.fail_after(20):
-            while session.text("user") != "abc":
-                await anyio.sleep(0.005)
+            async for event in session:
+                if isinstance(event, RowEvent) and session.text("user") == "abc":
+                    break
         assert any(e.kind == "flush" for e in session.transcript.events)
 
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.streams.strategies import UNHURRIED, topologies
 
 from braid.errors import ForbiddenFlowError
 from braid.streams.influence import Flow, flow_path, flows, influences
 from braid.streams.topology import Topology
+from tests.streams.strategies import UNHURRIED, topologies
 
 INPUT = {"direction": "input"}
 OUTPUT = {"direction": "output"}

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.streams.strategies import UNHURRIED, topologies
 
 from braid.errors import InputError, UnknownStreamError
 from braid.streams.patterns import Dense, Window
 from braid.streams.topology import Topology
+from tests.streams.strategies import UNHURRIED, topologies
 
 
 def build(**fields: Any) -> Topology:

@@ -10,11 +10,11 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from pydantic import BaseModel, ValidationError
-from tests.streams.strategies import UNHURRIED, topologies
 
 from braid.errors import BraidError, SamplingError, TopologyError, UnknownKeyError, UnknownStreamError
 from braid.streams.patterns import Dense, Striped, Window, parse_pattern
 from braid.streams.topology import AdaptiveWait, SamplingSpec, StreamSpec, Topology, Trigger
+from tests.streams.strategies import UNHURRIED, topologies
 
 INPUT = {"direction": "input"}
 OUTPUT = {"direction": "output"}

@@ -49,11 +49,15 @@ class KVCache:
         self.pool = PagePool(-(-max_tokens // page_size), page_size, self._copy_page)
         slots = self.pool.num_slots
         # `empty` reserves address space only: memory is taken when a page is first written.
-        self.keys_KSD = [torch.empty(s.num_kv_heads, slots, s.key_dim, dtype=dtype, device=device) for s in shapes]
+        self.keys_KSD = [
+            torch.empty(s.num_kv_heads, slots, s.key_dim, dtype=dtype, device=device) for s in shapes
+        ]
         self.values_KSD = [
             torch.empty(s.num_kv_heads, slots, s.value_dim, dtype=dtype, device=device) for s in shapes
         ]
-        self.bytes_per_token = sum(s.num_kv_heads * (s.key_dim + s.value_dim) for s in shapes) * dtype.itemsize
+        self.bytes_per_token = (
+            sum(s.num_kv_heads * (s.key_dim + s.value_dim) for s in shapes) * dtype.itemsize
+        )
 
     @property
     def num_tokens(self) -> int:
@@ -83,4 +87,6 @@ class KVCache:
     def _copy_page(self, source: int, target: int) -> None:
         size = self.pool.page_size
         for slots_KSD in (*self.keys_KSD, *self.values_KSD):
-            slots_KSD[:, target * size : (target + 1) * size] = slots_KSD[:, source * size : (source + 1) * size]
+            slots_KSD[:, target * size : (target + 1) * size] = slots_KSD[
+                :, source * size : (source + 1) * size
+            ]

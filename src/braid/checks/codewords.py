@@ -40,6 +40,8 @@ NUM_FREE = 6
 """Tokens that the writer says by itself."""
 BATCH = 20
 """Sessions that are stepped together."""
+MAX_TOKENS = 640
+"""Tokens that one session takes at most, even where a token is a byte."""
 
 
 @dataclass(frozen=True)
@@ -140,15 +142,16 @@ def measure_codewords(
         if on_progress is not None:
             on_progress(done, total)
 
-    return {place: _measure(model, codeword_cases(model, place, cases), progress) for place in PLACES}
+    core = _ListeningCore(model, kv_tokens=BATCH * MAX_TOKENS)
+    return {place: _measure(core, codeword_cases(model, place, cases), progress) for place in PLACES}
 
 
-def _measure(model: Model, cases: Sequence[Case], progress: Callable[[int], None]) -> PlaceFigures:
+def _measure(core: _ListeningCore, cases: Sequence[Case], progress: Callable[[int], None]) -> PlaceFigures:
     sequential = views = blocked = 0
     difference = 0.0
 
     def run(scripts: Sequence[_Script]) -> _Heard:
-        heard = _run(model, scripts)
+        heard = _run(core, scripts)
         progress(len(scripts))
         return heard
 
@@ -162,7 +165,7 @@ def _measure(model: Model, cases: Sequence[Case], progress: Callable[[int], None
         views += sum(a and b for a, b in zip(can, does, strict=True))
         blocked += sum(_repeats(kept, batch))
         difference = max(difference, _difference(kept.logits, changed.logits))
-    return PlaceFigures(len(cases), sequential, views, blocked, 1 / len(code_words(model)), difference)
+    return PlaceFigures(len(cases), sequential, views, blocked, 1 / len(code_words(core.model)), difference)
 
 
 # ---- running a batch
@@ -229,8 +232,8 @@ class _ListeningCore(EngineCore):
         return logits_NV
 
 
-def _run(model: Model, scripts: Sequence[_Script]) -> _Heard:
-    core = _ListeningCore(model, kv_tokens=len(scripts) * 512)
+def _run(core: _ListeningCore, scripts: Sequence[_Script]) -> _Heard:
+    model, core.heard = core.model, []
     sessions = [Conversation(model, core.cache, _limited(model, script)) for script in scripts]
     for session, script in zip(sessions, scripts, strict=True):
         session.write("user", script.question)

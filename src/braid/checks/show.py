@@ -45,7 +45,7 @@ class CheckShow:
             )
         line.append(f"{finding.seconds:6.1f} s  ", style="dim")
         line.append(finding.detail, style="dim")
-        self._console.print(line)
+        self._console.print(line, soft_wrap=True)
 
     def finish(self, report: CheckReport) -> None:
         """All were run."""

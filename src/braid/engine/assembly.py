@@ -47,11 +47,11 @@ def assemble(layout: Layout, entries: Sequence[Entry]) -> Work:
     for entry in entries:
         times = np.asarray(entry.times, dtype=np.int64)
         positions = layout.place(entry.label, entry.span, times, entry.replays)
-        if entry.is_probe:
-            slots = np.full(len(times), -1, dtype=np.int64)
-        else:
-            slots = entry.span.append(positions, times)
+        nowhere = np.full(len(times), -1, dtype=np.int64)
+        slots = nowhere if entry.is_probe else entry.span.append(positions, times)
         ids = np.asarray(entry.token_ids, dtype=np.int64)
-        feeds.append(Feed(entry.label, entry.span, ids, positions, times, slots, entry.predict, entry.replays))
+        feeds.append(
+            Feed(entry.label, entry.span, ids, positions, times, slots, entry.predict, entry.replays)
+        )
     sights: list[Sight] = [sight for feed in feeds for sight in layout.sights(feed)]
     return Work(tuple(feeds), tuple(sights))

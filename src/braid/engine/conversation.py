@@ -110,7 +110,9 @@ class Conversation:
         if held:
             lane.queue.extend(held)
             self.record.life("flush", lane.label, text="".join(text for _, text in held), reason=reason)
-            self.record.notice("flush", f"held text was fed without waiting for what follows ({reason})", stream)
+            self.record.notice(
+                "flush", f"held text was fed without waiting for what follows ({reason})", stream
+            )
         return bool(held)
 
     def end(self, stream: str | None = None) -> None:
@@ -121,7 +123,9 @@ class Conversation:
         """
         self._require_open()
         inputs = self.stage.inputs
-        lanes = [self._input(stream)] if stream is not None else [lane for lane in inputs if not lane.is_closed]
+        lanes = (
+            [self._input(stream)] if stream is not None else [lane for lane in inputs if not lane.is_closed]
+        )
         if not self._in_turn and any(lane.held_over.strip() for lane in inputs):
             self._begin_turn()
         if not any(lane.text for lane in inputs):
@@ -166,7 +170,9 @@ class Conversation:
         """
         (lane,) = self._outputs(stream)
         if not lane.is_awake and not any(other.text for other in self.stage.inputs):
-            raise NothingToForceError(f"nothing was written yet, so {stream} cannot speak; write some input first")
+            raise NothingToForceError(
+                f"nothing was written yet, so {stream} cannot speak; write some input first"
+            )
         if lane.phase == "asleep":
             lane.phase = "waiting"
         if text is not None:
@@ -305,7 +311,9 @@ class Conversation:
     def _next_rows(self) -> tuple[RowPlan | None, list[OutputLane]]:
         """What the queues make of the next rows, and the outputs that wake with them."""
         stage = self.stage
-        backlogs = [Backlog(lane.label, len(lane.queue), lane.feed) for lane in stage.inputs if not lane.is_closed]
+        backlogs = [
+            Backlog(lane.label, len(lane.queue), lane.feed) for lane in stage.inputs if not lane.is_closed
+        ]
         is_speaking = any(lane.phase == "speaking" for lane in stage.outputs)
         rows = next_rows(backlogs, is_speaking=is_speaking, budget=self._prefill_chunk)
         if not self._in_turn or (rows is not None and not rows.outputs):
@@ -399,7 +407,9 @@ class Conversation:
 
     def _require_open(self) -> None:
         if self.is_closed:
-            raise SessionClosedError("the session is closed; open a new one (its transcript can still be saved)")
+            raise SessionClosedError(
+                "the session is closed; open a new one (its transcript can still be saved)"
+            )
 
     def _input(self, stream: str) -> InputLane:
         self._require_open()

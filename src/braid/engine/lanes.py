@@ -10,10 +10,10 @@ from torch import Tensor
 
 from braid.engine.span import Span
 from braid.engine.stops import StopMatcher
+from braid.model.codec import TokenizerCodec
 from braid.streams.events import DeltaBuffer
 from braid.streams.lanes import Lane
 from braid.streams.stream_spec import StreamSpec
-from braid.model.codec import TokenizerCodec
 from braid.streams.text import IncrementalDetokenizer, IncrementalTokenizer
 
 __all__ = ["InputLane", "OutputLane", "Phase"]
@@ -143,6 +143,11 @@ class OutputLane:
         self.turn_text += text
         self.pending = (self.forced.popleft(), True) if self.forced and finish is None else None
         return text, finish
+
+    @property
+    def knows_next(self) -> bool:
+        """Whether its next token is decided, so that the model need not be asked."""
+        return self.pending is not None
 
     @property
     def has_answered(self) -> bool:

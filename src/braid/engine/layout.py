@@ -69,7 +69,9 @@ class RowLayout:
             if span is None or not self._table.reads(reader, read):
                 continue
             own = read == reader
-            stop = _own_stop(feed) if own else _stop(span, feed.times, self._table.sees_same_row(reader, read))
+            stop = (
+                _own_stop(feed) if own else _stop(span, feed.times, self._table.sees_same_row(reader, read))
+            )
             pattern = self._table.pattern(reader, read)
             start = _window_start(span, feed.times, pattern)
             if own and not feed.is_probe:  # a token reads itself, whatever the pattern

@@ -45,7 +45,8 @@ class Record:
         t, self.t = self.t, self.t + 1
         self.transcript.append(Row(t, dict(cells)))
         shown = {
-            label: CellData(token=cell.token, text=cell.text, forced=cell.forced) for label, cell in cells.items()
+            label: CellData(token=cell.token, text=cell.text, forced=cell.forced)
+            for label, cell in cells.items()
         }
         self._events.append(RowEvent(t=t, cells=shown))
 
@@ -59,7 +60,9 @@ class Record:
         reason: str = "",
     ) -> None:
         """A life-cycle event; it takes effect before the next row."""
-        self.transcript.append(LifeEvent(t=self.t, kind=kind, lane=lane, tokens=tokens, text=text, reason=reason))
+        self.transcript.append(
+            LifeEvent(t=self.t, kind=kind, lane=lane, tokens=tokens, text=text, reason=reason)
+        )
 
     def said(self, t: int, lane: OutputLane, cell: Cell) -> None:
         """An output has said a token; its text is sent when the chunk is full."""

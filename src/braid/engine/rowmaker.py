@@ -167,7 +167,7 @@ class RowMaker:
         assert lane.pending is not None, "a lane that speaks has a token"
         token, is_forced = lane.pending
         text, finish = lane.say(token)
-        predict = finish is None and lane.pending is None
+        predict = finish is None and not lane.knows_next
         entry = Entry(lane.label, lane.span, [token], [self._record.t], predict=predict)
         return entry, Cell(token, text, is_forced), finish
 

@@ -57,7 +57,9 @@ def sample(logits_NV: Tensor, draws: Sequence[Draw]) -> list[int]:
     tokens = logits_NV.argmax(-1)
     warm = [row for row, draw in enumerate(draws) if draw.spec.temperature > 0]
     if warm:
-        chosen = _sample_warm(logits_NV[torch.tensor(warm, device=logits_NV.device)], [draws[row] for row in warm])
+        chosen = _sample_warm(
+            logits_NV[torch.tensor(warm, device=logits_NV.device)], [draws[row] for row in warm]
+        )
         tokens[torch.tensor(warm, device=tokens.device)] = chosen
     return [int(token) for token in tokens.tolist()]
 
@@ -76,7 +78,9 @@ def _edited(logits_NV: Tensor, draws: Sequence[Draw]) -> Tensor:
         if spec.logit_bias:
             ids = list(spec.logit_bias)
             if max(ids) >= vocab_size or min(ids) < 0:
-                raise SamplingError(f"logit_bias of {draw.lane} names token {max(ids)}; the vocabulary ends at {vocab_size - 1}")
+                raise SamplingError(
+                    f"logit_bias of {draw.lane} names token {max(ids)}; the vocabulary ends at {vocab_size - 1}"
+                )
             index = torch.tensor(ids, device=logits_NV.device)
             logits_NV[row, index] += torch.tensor(list(spec.logit_bias.values()), dtype=logits_NV.dtype)
         said = [token for token in draw.counts if token not in draw.exempt]
@@ -94,6 +98,7 @@ def _edited(logits_NV: Tensor, draws: Sequence[Draw]) -> Tensor:
 
 def _sample_warm(logits_NV: Tensor, draws: Sequence[Draw]) -> Tensor:
     """Rows with a temperature: filter, then add noise and take the largest."""
+
     def column(values: list[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=logits_NV.device)[:, None]
 
@@ -110,7 +115,9 @@ def _sample_warm(logits_NV: Tensor, draws: Sequence[Draw]) -> Tensor:
     for scores_V, draw in zip(scores_NV, draws, strict=True):
         # Noise is made for the classes still in play alone: a hash of the class id, so which ones are does not matter.
         classes = torch.nonzero(~torch.isneginf(scores_V))[:, 0]
-        noise = gumbel(noise_key(draw.seed, draw.lane, draw.turn, draw.index), classes.cpu().numpy().astype(np.int64))
+        noise = gumbel(
+            noise_key(draw.seed, draw.lane, draw.turn, draw.index), classes.cpu().numpy().astype(np.int64)
+        )
         best = (scores_V[classes].cpu().numpy() + noise).argmax()
         tokens.append(int(classes[int(best)]))
     return torch.tensor(tokens, device=logits_NV.device)

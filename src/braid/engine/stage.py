@@ -33,7 +33,9 @@ class Stage:
         UnsupportedModelError: Views on a model whose positions cannot be shifted.
     """
 
-    def __init__(self, model: Model, cache: KVCache, topology: Topology, copies: Mapping[str, int] | None) -> None:
+    def __init__(
+        self, model: Model, cache: KVCache, topology: Topology, copies: Mapping[str, int] | None
+    ) -> None:
         if model.trained is not None:
             topology = reconcile(model.trained, topology)
         for name, spec in topology.streams.items():

@@ -20,7 +20,9 @@ def require_supported(name: str, spec: StreamSpec) -> None:
         UnsupportedByBackend: An adaptive wait, or a guard that holds the stream.
     """
     if isinstance(spec.wait_k, AdaptiveWait):
-        raise UnsupportedByBackend(f"{name}: this backend has no adaptive wait_k; give a number of tokens, or `end`")
+        raise UnsupportedByBackend(
+            f"{name}: this backend has no adaptive wait_k; give a number of tokens, or `end`"
+        )
     if spec.held_by:
         raise UnsupportedByBackend(f"{name}: this backend has no guards; remove `held_by`")
 
@@ -61,9 +63,13 @@ def is_unread(lane: OutputLane, table: LaneTable, outputs: Sequence[OutputLane])
     """Whether an internal output speaks to readers that have all finished: nobody will read what it says next."""
     if lane.spec.visibility == "external":
         return False
-    readers = [other for other in outputs if other is not lane and table.reads(other.lane.index, lane.lane.index)]
+    readers = [
+        other for other in outputs if other is not lane and table.reads(other.lane.index, lane.lane.index)
+    ]
     externals = [other for other in readers if other.spec.visibility == "external"]
-    return bool(externals) and all(other.phase in ("asleep", "closed") and other.has_answered for other in externals)
+    return bool(externals) and all(
+        other.phase in ("asleep", "closed") and other.has_answered for other in externals
+    )
 
 
 def _ends_with(lane: InputLane, entering: int) -> bool:

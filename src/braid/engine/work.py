@@ -13,6 +13,7 @@ from braid.streams.patterns import Dense, Pattern
 __all__ = ["Feed", "Sight", "Work"]
 
 Ints = NDArray[np.int64]
+DENSE = Dense()
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ class Sight:
     """One past the last, `[n]`."""
     shifts: Ints
     """Shift of the queries' span less that of this one, `[n]`."""
-    pattern: Pattern = Dense()
+    pattern: Pattern = DENSE
 
 
 @dataclass(frozen=True, eq=False)

@@ -86,7 +86,9 @@ def inspect_architecture(hf: PreTrainedModel) -> Architecture:
         return UnsupportedModelError(f"{model_type} cannot be served: {reason}. {advice}")
 
     if getattr(hf.config, "is_encoder_decoder", False):
-        raise refuse("it is an encoder–decoder, whose input is not a stream of the decoder", "Use a decoder-only model")
+        raise refuse(
+            "it is an encoder–decoder, whose input is not a stream of the decoder", "Use a decoder-only model"
+        )
     layer_types: list[str] = list(getattr(config, "layer_types", None) or [])
     strange = sorted(set(layer_types) - _ATTENDING_LAYERS)
     if strange:

@@ -45,9 +45,8 @@ def span_attention(
         raise UnsupportedModelError(
             f"layer {layer} asks for a window of {sliding_window}, its configuration for {plan.layers[layer].window}"
         )
-    if scaling is None:
-        scaling = float(query.shape[-1]) ** -0.5
-    return plan.attend(layer, query, key, value, scaling, softcap, s_aux), None
+    usual = float(query.shape[-1]) ** -0.5
+    return plan.attend(layer, query, key, value, usual if scaling is None else scaling, softcap, s_aux), None
 
 
 def register() -> None:

@@ -118,7 +118,9 @@ def attend_jointly(
     if plan.cos is not None and plan.sin is not None:
         assert apply_rotary is not None
         pairs = scaled_KNGD.repeat(1, len(plan.extents), 1, 1)
-        turned = list(rotate(apply_rotary, pairs, plan.cos, plan.sin).flatten(1, 2).chunk(len(plan.extents), 1))
+        turned = list(
+            rotate(apply_rotary, pairs, plan.cos, plan.sin).flatten(1, 2).chunk(len(plan.extents), 1)
+        )
     scores = [
         torch.bmm(queries, keys_KSD[:, slot : slot + length].transpose(1, 2))
         for queries, (slot, length) in zip(turned, plan.extents, strict=True)
@@ -135,7 +137,9 @@ def attend_jointly(
     if sinks_A is not None:
         column = sinks_A.view(num_kv_heads, 1, group, 1).expand(-1, num_new, -1, -1).flatten(1, 2)
         joined = torch.cat((joined, column.to(joined.dtype)), 2)
-    weights = torch.softmax(joined, -1, dtype=torch.promote_types(joined.dtype, torch.float32)).to(plain.dtype)
+    weights = torch.softmax(joined, -1, dtype=torch.promote_types(joined.dtype, torch.float32)).to(
+        plain.dtype
+    )
     out: Tensor | None = None
     column = 0
     for slot, length in plan.extents:

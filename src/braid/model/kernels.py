@@ -44,7 +44,7 @@ def sdpa(
 ) -> tuple[Tensor, Tensor]:
     """PyTorch's flash attention for CPUs."""
     assert softcap is None, "choose_kernel gives softcapped models the reference kernel"
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001 (no public one has lse)
         queries, keys, values, 0.0, False, attn_mask=mask, scale=scaling
     )
     return out, lse

@@ -7,6 +7,8 @@ for many rows or for exactly one, and is limited by neither arithmetic nor memor
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -30,8 +32,9 @@ class WeightFirstLinear(nn.Linear):
         if num_rows == 1:  # a matrix-vector product reads W at less than half the speed of a product of two
             rows = torch.cat((rows, rows))
         out = (self.weight @ rows.T).T[:num_rows].contiguous()
-        if self.bias is not None:
-            out += self.bias
+        bias = cast("Tensor | None", self.bias)  # nn.Linear says Parameter, and means this
+        if bias is not None:
+            out += bias
         return out.view(*input.shape[:-1], self.out_features)
 
 
@@ -43,7 +46,11 @@ def use_weight_first(network: nn.Module) -> int:
     """
     switched = 0
     for module in network.modules():
-        if type(module) is nn.Linear and module.weight.device.type == "cpu" and module.weight.dtype == torch.float32:
+        if (
+            type(module) is nn.Linear
+            and module.weight.device.type == "cpu"
+            and module.weight.dtype == torch.float32
+        ):
             # The class is all that changes: parameters, hooks, names and the state dict stay as they are.
             module.__class__ = WeightFirstLinear
             switched += 1

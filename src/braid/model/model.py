@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -24,8 +22,6 @@ from braid.model.proof import prove
 from braid.model.reads import Ints, SpanRead
 
 __all__ = ["Model"]
-
-Ints = NDArray[np.int64]
 
 
 class Model:
@@ -84,7 +80,9 @@ class Model:
     @property
     def vocab_size(self) -> int:
         """Number of classes that the head predicts."""
-        return int(self.hf.get_output_embeddings().weight.shape[0])
+        head = self.hf.get_output_embeddings()
+        assert head is not None, "a causal language model has a head"
+        return int(head.weight.shape[0])
 
     @property
     def silence_token_id(self) -> int | None:
@@ -114,7 +112,10 @@ class Model:
     @property
     def bytes_per_token(self) -> int:
         """Bytes that one kept token takes in the cache."""
-        return sum(s.num_kv_heads * (s.key_dim + s.value_dim) for s in self.architecture.shapes) * self.dtype.itemsize
+        return (
+            sum(s.num_kv_heads * (s.key_dim + s.value_dim) for s in self.architecture.shapes)
+            * self.dtype.itemsize
+        )
 
     def new_cache(self, max_tokens: int, page_size: int = 16) -> KVCache:
         """A key-value cache of this model's shape.

@@ -110,7 +110,10 @@ class Plan:
             self.cache.write(layer, self.slots_L, keys_KND, values_KND)
         elif len(self.kept_L):
             self.cache.write(
-                layer, self.slots_L, keys_KND.index_select(1, self.kept_L), values_KND.index_select(1, self.kept_L)
+                layer,
+                self.slots_L,
+                keys_KND.index_select(1, self.kept_L),
+                values_KND.index_select(1, self.kept_L),
             )
         kind = self.kinds[self.layers[layer]]
         num_kv_heads, num_new, _ = keys_KND.shape
@@ -165,7 +168,12 @@ class Plan:
         return torch.cat(outs, 1), torch.cat(lses, 1)
 
     def _read_themselves(
-        self, queries_KNGD: Tensor, keys_KND: Tensor, values_KND: Tensor, scaling: float, softcap: float | None
+        self,
+        queries_KNGD: Tensor,
+        keys_KND: Tensor,
+        values_KND: Tensor,
+        scaling: float,
+        softcap: float | None,
     ) -> tuple[Tensor, Tensor]:
         """Each probe's one look at itself: its value, and its own score as log-sum-exp."""
         assert self.probes_L is not None
@@ -296,7 +304,9 @@ def _split(slot: int, entries: list[ExtentRead], positions: Ints) -> list[_Piece
     if striped or len(queries) * (high - low) <= MASKED_AREA or inner_high <= inner_low:
         allowed = np.concatenate([e.allowed(low, high, positions) for e in entries])
         some = allowed.any(1)
-        return [_Piece(slot + low, high - low, queries[some], shifts[some], allowed[some])] if some.any() else []
+        return (
+            [_Piece(slot + low, high - low, queries[some], shifts[some], allowed[some])] if some.any() else []
+        )
     parts = [_Piece(slot + inner_low, inner_high - inner_low, queries, shifts, None)]
     for edge_low, edge_high in ((low, inner_low), (inner_high, high)):
         edge_first, edge_last = np.maximum(first, edge_low), np.minimum(last, edge_high)

@@ -29,7 +29,9 @@ def own_logits(model: Model, token_ids: Sequence[int]) -> Tensor:
     model.hf.set_attn_implementation("eager")
     try:
         with torch.inference_mode():
-            return model.hf(input_ids=torch.tensor([token_ids], device=model.device), use_cache=False).logits[0]
+            return model.hf(input_ids=torch.tensor([token_ids], device=model.device), use_cache=False).logits[
+                0
+            ]
     finally:
         model.hf.set_attn_implementation(ATTENTION)
 
@@ -73,7 +75,9 @@ def span_logits(
             positions = bases[own] + index
             plan = model.plan(cache, positions=positions, slots=slots, reads=reads)
             new = np.asarray(token_ids[offsets[own] + start : offsets[own] + stop], dtype=np.int64)
-            logits.append(model.forward(plan, new, positions, np.zeros_like(index), predict=np.arange(stop - start)))
+            logits.append(
+                model.forward(plan, new, positions, np.zeros_like(index), predict=np.arange(stop - start))
+            )
     for pages in lists:
         pages.release()
     return torch.cat(logits)

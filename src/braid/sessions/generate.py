@@ -14,11 +14,13 @@ from braid.streams.events import Event, RowEvent
 from braid.streams.metrics import Metrics, measure
 from braid.streams.presets import topology as as_topology
 from braid.streams.sampling import SamplingSpec
-from braid.streams.strict import FrozenMap
 from braid.streams.topology import Topology
 from braid.streams.transcript import Transcript
 
-__all__ = ["Result", "StreamResult", "generate", "run_rows", "with_sampling"]
+__all__ = ["ROWS_AFTER_INPUT", "Result", "StreamResult", "generate", "run_rows", "with_sampling"]
+
+ROWS_AFTER_INPUT = 512
+"""Where nobody sets a limit, a turn may make so many rows beyond those that its input takes."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def generate(
         model: From `braid.load`.
         topology: A preset's name, a YAML file or a `Topology`.
         inputs: Text of each input stream; a plain string is the first input's.
-        max_rows: Rows after which the run is cut short; None allows 512 beyond those of the input.
+        max_rows: Rows after which the run is cut short; None for `ROWS_AFTER_INPUT` beyond the input's.
         seed: Of all sampling noise.
         copies: Parallel copies of streams that allow them.
         sampling: For all outputs, or for each by name, instead of the topology's.
@@ -98,7 +100,7 @@ def generate(
         for stream, text in inputs.items():
             conversation.write(stream, text)
         conversation.end()
-        limit = conversation.num_queued + 512 if max_rows is None else max_rows
+        limit = conversation.num_queued + ROWS_AFTER_INPUT if max_rows is None else max_rows
         for event in run_rows(core, conversation, max_rows=limit):
             if on_event is not None:
                 on_event(event)
@@ -161,6 +163,8 @@ def with_sampling(topology: Topology, sampling: SamplingSpec | Mapping[str, Samp
 def _changed(topology: Topology, stream: str, update: Mapping[str, object]) -> Topology:
     """A topology with one output's settings changed."""
     if topology.stream(stream).is_input:
-        raise InputError(f"{stream} is an input and says nothing; outputs are {', '.join(topology.output_names)}")
+        raise InputError(
+            f"{stream} is an input and says nothing; outputs are {', '.join(topology.output_names)}"
+        )
     changed = topology.streams[stream].model_copy(update=dict(update))
     return topology.model_copy(update={"streams": {**topology.streams, stream: changed}})

@@ -17,15 +17,12 @@ import anyio
 
 from braid.errors import BraidError, EmptyInputError, SessionClosedError, TranscriptError
 from braid.sessions.feeds import Feed
-from braid.sessions.generate import Result
+from braid.sessions.generate import ROWS_AFTER_INPUT, Result
 from braid.sessions.session import Session
 from braid.streams.events import ClosedEvent, ErrorEvent, Event, RowEvent, SummaryEvent
 from braid.streams.transcript import Transcript, TranscriptWriter
 
-__all__ = ["ROWS_AFTER_INPUT", "LiveResult", "run_live"]
-
-ROWS_AFTER_INPUT = 512
-"""Rows that a live turn may take after all input was read, where no limit is given."""
+__all__ = ["LiveResult", "run_live"]
 
 
 @dataclass(frozen=True)

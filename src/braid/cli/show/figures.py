@@ -7,7 +7,7 @@ from pathlib import Path
 from braid.sessions.live import LiveResult
 from braid.streams.events import SummaryEvent
 
-__all__ = ["count", "notes", "summary_lines"]
+__all__ = ["count", "ending", "kept", "summary_lines"]
 
 
 def count(number: int, noun: str) -> str:
@@ -46,17 +46,17 @@ def _when(ttfat_s: float, tnft: int | None) -> str:
     return f"The answer began {after}, {ttfat_s:.2f} s after the end of the input."
 
 
-def notes(outcome: LiveResult, saved: Path | None) -> list[str]:
-    """What a person should know besides."""
-    found: list[str] = []
+def ending(outcome: LiveResult) -> str | None:
+    """Why a run ended before its turn was over; None where it did not."""
     rows = count(outcome.summary.rows, "row")
     if outcome.ended_by == "max_rows":
-        found.append(f"Stopped after {rows}, the limit; to let it finish, give more with --max-rows.")
-    if outcome.ended_by == "stop":
-        found.append(f"Interrupted after {rows}.")
-    if saved is not None:
-        found.append(f"Saved to {saved}; look at it with: braid inspect {saved}")
-    return found
+        return f"Stopped after {rows}, the limit; to let it finish, give more with --max-rows."
+    return f"Interrupted after {rows}." if outcome.ended_by == "stop" else None
+
+
+def kept(saved: Path | None) -> str | None:
+    """Where the transcript is."""
+    return None if saved is None else f"Saved to {saved}; look at it with: braid inspect {saved}"
 
 
 def _size(num_bytes: int) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
-from braid.cli.show.figures import notes
+from braid.cli.show.figures import ending, kept
 from braid.sessions.live import LiveResult
 from braid.streams.events import Event
 
@@ -43,5 +43,6 @@ class JsonLines:
     def finish(self, outcome: LiveResult, saved: Path | None) -> None:
         """The summary is the last line."""
         self.on_event(outcome.summary)
-        for note in notes(outcome, saved):
-            print(note, file=sys.stderr)
+        for note in (ending(outcome), kept(saved)):
+            if note is not None:
+                print(note, file=sys.stderr)

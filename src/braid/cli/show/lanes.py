@@ -26,7 +26,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from braid.cli.show.figures import count, notes, summary_lines
+from braid.cli.show.figures import count, ending, kept, summary_lines
 from braid.cli.show.wrapping import Wrapped
 from braid.sessions.live import LiveResult
 from braid.sessions.session import Session
@@ -69,6 +69,8 @@ class LiveLanes:
         self._began = time.perf_counter()
         self._summary: list[str] = []
         self._kv_tokens = 0
+        self._is_last = False
+        """Whether the picture is the one that stays."""
         self._live = Live(
             console=console, get_renderable=self._draw, refresh_per_second=12, vertical_overflow="crop"
         )
@@ -100,15 +102,14 @@ class LiveLanes:
         """The last picture has all the text, and the figures below."""
         self._summary = summary_lines(outcome.summary, self._ms_per_row)
         self._stop()
-        for note in notes(outcome, saved):
-            self._console.print(Text(note, style="yellow" if note.startswith(("Stop", "Int")) else "dim"))
+        for note, style in ((ending(outcome), "yellow"), (kept(saved), "dim")):
+            if note is not None:
+                self._console.print(Text(note, style=style))
 
     def _stop(self) -> None:
         self._live.vertical_overflow = "visible"
         self._is_last = True
         self._live.stop()
-
-    _is_last = False
 
     @property
     def _width(self) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
-from braid.cli.show.figures import notes, summary_lines
+from braid.cli.show.figures import ending, kept, summary_lines
 from braid.cli.show.wrapping import Wrapped
 from braid.sessions.live import LiveResult
 from braid.streams.events import ClosedEvent, Event, RowEvent, StateEvent, TurnEvent
@@ -68,8 +68,9 @@ class PlainText:
     def finish(self, outcome: LiveResult, saved: Path | None) -> None:
         """Figures go to standard error."""
         self._out.flush()
-        for line in ["", *summary_lines(outcome.summary), *notes(outcome, saved)]:
-            self._err.write(line + "\n")
+        for line in ["", *summary_lines(outcome.summary), ending(outcome), kept(saved)]:
+            if line is not None:
+                self._err.write(line + "\n")
         self._err.flush()
 
     def _say(self, label: str, text: str) -> None:
