@@ -17,7 +17,7 @@ from braid.engine import layout
 from braid.engine.layout import RowLayout, ViewLayout
 from braid.engine.rowmaker import RowMaker
 from braid.errors import UnsupportedByBackend
-from braid.model.linear import WeightFirstLinear
+from braid.model.linear import RowLinear
 from braid.streams.lanes import LaneTable
 from braid.streams.topology import StreamSpec, Topology
 from tests.engine.harness import stock, trained
@@ -76,11 +76,11 @@ def test_the_network_is_given_back_as_it_was() -> None:
     hf.float()
     for module in hf.modules():
         if type(module) is torch.nn.Linear:
-            module.__class__ = WeightFirstLinear
+            module.__class__ = RowLinear
     try:
         switched = [type(module) for module in hf.modules()]
         with subject.as_stock() as network:
-            assert not any(type(module) is WeightFirstLinear for module in network.modules())
+            assert not any(type(module) is RowLinear for module in network.modules())
             assert network.config._attn_implementation != before[1]
         assert [type(module) for module in hf.modules()] == switched
         assert hf.config._attn_implementation == before[1]

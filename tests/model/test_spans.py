@@ -27,7 +27,6 @@ from braid.model import joint as joint_module
 from braid.model import plan as plan_module
 from braid.model.architecture import inspect_architecture
 from braid.model.kernels import choose_kernel, reference, sdpa
-from braid.model.linear import WeightFirstLinear, use_weight_first
 from braid.model.model import Model
 from braid.model.proof import own_logits, prove, span_logits
 from braid.model.reads import SpanRead
@@ -218,38 +217,6 @@ def test_positions_beyond_the_context_are_refused() -> None:
     cache = model.new_cache(16)
     with pytest.raises(ContextOverflowError, match="4096"):
         model.plan(cache, positions=np.array([4096]), slots=np.array([0]), reads=[])
-
-
-# ---- weight-first products
-
-
-@given(st.integers(1, 20), st.booleans(), st.integers(0, 9))
-def test_weight_first_products_are_the_same_products(rows: int, bias: bool, seed: int) -> None:
-    torch.manual_seed(seed)
-    plain = torch.nn.Linear(24, 40, bias=bias)
-    x = torch.randn(1, rows, 24)
-    with torch.no_grad():
-        expected = plain(x)
-    switched = torch.nn.Sequential(plain)
-    assert use_weight_first(switched) == 1 and use_weight_first(switched) == 0
-    with torch.inference_mode():
-        assert torch.allclose(switched(x), expected, atol=1e-5)
-    assert list(switched.state_dict()) == (["0.weight", "0.bias"] if bias else ["0.weight"])
-
-
-def test_weight_first_is_off_in_training_and_keeps_gradients() -> None:
-    layer = torch.nn.Linear(8, 8)
-    use_weight_first(torch.nn.Sequential(layer))
-    assert type(layer) is WeightFirstLinear
-    x = torch.randn(2, 8)
-    expected = torch.nn.functional.linear(x, layer.weight, layer.bias)
-    assert torch.equal(layer(x), expected), "with gradients on, it is bit for bit nn.Linear"
-    layer(x).sum().backward()
-    assert layer.weight.grad is not None
-
-
-def test_float64_networks_are_left_alone() -> None:
-    assert use_weight_first(torch.nn.Sequential(torch.nn.Linear(4, 4, dtype=torch.float64))) == 0
 
 
 def test_bamba_is_refused_for_its_state_space_layers() -> None:

@@ -18,7 +18,7 @@ from braid.engine.core import EngineCore
 from braid.engine.work import Feed, Work
 from braid.model.attention import ATTENTION
 from braid.model.checkpoint import TrainedStreams, TrainedTopology
-from braid.model.linear import WeightFirstLinear
+from braid.model.linear import RowLinear
 from braid.model.model import Model
 from braid.model.plan import Plan
 from braid.streams.sampling import SamplingSpec
@@ -106,7 +106,7 @@ class Subject:
     def as_stock(self) -> Generator[Any]:
         """The network with the attention and the linear layers that `transformers` alone would give it."""
         hf = self.model.hf
-        switched: list[Any] = [module for module in hf.modules() if type(module) is WeightFirstLinear]
+        switched: list[Any] = [module for module in hf.modules() if type(module) is RowLinear]
         for module in switched:
             module.__class__ = nn.Linear
         hf.set_attn_implementation("sdpa" if getattr(hf, "_supports_sdpa", False) else "eager")
@@ -115,7 +115,7 @@ class Subject:
         finally:
             hf.set_attn_implementation(ATTENTION)
             for module in switched:
-                module.__class__ = WeightFirstLinear
+                module.__class__ = RowLinear
 
 
 class RecordingCore(EngineCore):

@@ -15,7 +15,7 @@ from braid.model.attention import ATTENTION, register
 from braid.model.checkpoint import TrainedStreams
 from braid.model.codec import TokenizerCodec
 from braid.model.kernels import KernelName, choose_kernel
-from braid.model.linear import use_weight_first
+from braid.model.linear import use_row_linear
 from braid.model.machine import MachineChoice
 from braid.model.plan import Plan, build_plan
 from braid.model.proof import prove
@@ -70,7 +70,8 @@ class Model:
         )
         register()
         self.hf.set_attn_implementation(ATTENTION)
-        use_weight_first(self.hf)
+        self.packed_bytes = use_row_linear(self.hf)
+        """Bytes of the copies of weights that make rows quick on a CPU."""
         # A mask of four dimensions is taken as ready-made, so the network builds none; spans ignore it.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=self.device)
         self._like = torch.empty(0, dtype=self.dtype, device=self.device)
