@@ -86,7 +86,7 @@ def test_control_a_wrong_base_is_noticed(wrong: int, monkeypatch: pytest.MonkeyP
 
 @given(
     st.integers(1, 9),
-    st.integers(1, 40),
+    st.sampled_from([1, 7, 40, 700, 1300]),
     st.booleans(),
     st.sampled_from([torch.float32, torch.float64]),
     st.integers(0, 99),
@@ -97,7 +97,8 @@ def test_kernels_agree(length: int, keys: int, masked: bool, dtype: torch.dtype,
     mask = None
     if masked:
         allowed = torch.rand(length, keys, generator=generator) < 0.5
-        allowed[:, 0] = True
+        allowed[:, : keys // 2] &= torch.rand(length, 1, generator=generator) < 0.5  # whole blocks that are hidden
+        allowed[:, -1] = True
         mask = torch.zeros(length, keys, dtype=dtype).masked_fill_(~allowed, -torch.inf)[None, None]
     expected, found = reference(q, k, v, mask, 0.25, None), sdpa(q, k, v, mask, 0.25, None)
     for a, b in zip(expected, found, strict=True):
@@ -134,11 +135,7 @@ def test_a_span_read_by_many_lanes_is_attended_once() -> None:
         patch.setattr(joint_module, "JOINT_AREA", 0)
         plan = model.plan(cache, positions=np.array([20, 20]), slots=slots, reads=reads)
     (kind,) = plan.kinds.values()
-    assert sorted((read.length, read.last - read.first) for read in kind.reads) == [
-        (5, 1),
-        (16, 2),
-        (5, 1),
-    ] or [read.last - read.first for read in kind.reads if read.length >= 16] == [2]
+    assert [read.last - read.first for read in kind.reads if read.length >= 16][0] == 2
 
 
 # ---- what must be refused

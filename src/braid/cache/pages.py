@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from braid.errors import IntegrityError, PoolFullError, PoolTooSmallError
 
-__all__ = ["Extent", "PageList", "PagePool"]
+__all__ = ["Extent", "PageGroup", "PageList", "PagePool"]
 
 
 class Extent(NamedTuple):
@@ -111,9 +111,9 @@ class PagePool:
 
     # ---- acting
 
-    def new_list(self) -> PageList:
-        """An empty page list of this pool."""
-        pages = PageList(self)
+    def new_list(self, group: PageGroup | None = None) -> PageList:
+        """An empty page list of this pool; lists of one group lie side by side where that is possible."""
+        pages = PageList(self, PageGroup() if group is None else group)
         self._lists.add(pages)
         return pages
 
@@ -122,8 +122,8 @@ class PagePool:
 
         Args:
             num_pages: How many.
-            after: The page that the new ones continue; its neighbours are preferred, so that a list stays one
-                extent and kernels can read it without gathering.
+            after: The page that the new ones continue; its neighbours are preferred, so that what is read together
+                lies together and kernels can read it without gathering.
 
         Returns:
             The page numbers, each with one reference.
@@ -206,13 +206,26 @@ class PagePool:
         return start if start == 0 else start + max(0, length - wanted) // 2
 
 
+class PageGroup:
+    """Lists that are read together, such as the streams of a session: each continues where any of them ended last.
+
+    A row appends to all of them in turn, so their pages come to lie like tiles, and one read covers them all.
+    """
+
+    __slots__ = ("last_page",)
+
+    def __init__(self) -> None:
+        self.last_page: int | None = None
+
+
 class PageList:
     """One stream's cached tokens, in the order they were appended. Made by `PagePool.new_list` and `fork`."""
 
-    __slots__ = ("__weakref__", "_pool", "length", "pages")
+    __slots__ = ("__weakref__", "_group", "_pool", "length", "pages")
 
-    def __init__(self, pool: PagePool) -> None:
+    def __init__(self, pool: PagePool, group: PageGroup) -> None:
         self._pool = pool
+        self._group = group
         self.pages: list[int] = []
         self.length = 0
 
@@ -239,18 +252,23 @@ class PageList:
         pool.require(self.pages_needed(num_tokens))
         if num_tokens and self._must_copy_last():
             shared = self.pages[-1]
-            (own,) = pool.allocate(1, after=self.pages[-2] if len(self.pages) > 1 else None)
+            (own,) = self._take(1)
             pool.copy_page(shared, own)
             pool.release([shared])
             self.pages[-1] = own
         grown = pool.pages_for(self.length + num_tokens) - len(self.pages)
         if grown > 0:
-            self.pages.extend(pool.allocate(grown, after=self.pages[-1] if self.pages else None))
-        index = np.arange(self.length, self.length + num_tokens, dtype=np.int64)
+            self.pages.extend(self._take(grown))
         self.length += num_tokens
-        return np.asarray(self.pages, dtype=np.int64)[index // pool.page_size] * pool.page_size + (
-            index % pool.page_size
-        )
+        return self.slots(self.length - num_tokens, self.length)
+
+    def slots(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The slots of the tokens `start … stop`, `[stop - start]`."""
+        size = self._pool.page_size
+        first = start // size
+        pages = np.asarray(self.pages[first : self._pool.pages_for(stop)], dtype=np.int64)
+        index = np.arange(start, stop, dtype=np.int64)
+        return pages[index // size - first] * size + index % size
 
     def fork(self, length: int | None = None) -> PageList:
         """A second list over the same first tokens; the pages are shared until one of the two writes.
@@ -260,7 +278,7 @@ class PageList:
         """
         length = self.length if length is None else length
         assert 0 <= length <= self.length, f"a list of {self.length} tokens cannot be forked at {length}"
-        twin = PageList(self._pool)
+        twin = PageList(self._pool, PageGroup())
         twin.pages = self.pages[: self._pool.pages_for(length)]
         twin.length = length
         self._pool.retain(twin.pages)
@@ -295,6 +313,11 @@ class PageList:
             runs.append(Extent(self.pages[page] * size + index % size, index, length))
             index += length
         return runs
+
+    def _take(self, num_pages: int) -> list[int]:
+        pages = self._pool.allocate(num_pages, after=self._group.last_page)
+        self._group.last_page = pages[-1]
+        return pages
 
     def _must_copy_last(self) -> bool:
         """Whether the next token would land in a page that somebody else reads."""

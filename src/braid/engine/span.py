@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from braid.cache import KVCache, PageList
+from braid.cache import KVCache, PageGroup, PageList
 
 __all__ = ["Span", "new_span"]
 
@@ -72,6 +72,6 @@ class Span:
         self.pages.release()
 
 
-def new_span(cache: KVCache, stream: int) -> Span:
-    """An empty span in the cache."""
-    return Span(cache.new_list(), stream)
+def new_span(cache: KVCache, stream: int, group: PageGroup) -> Span:
+    """An empty span in the cache, near the others of its session."""
+    return Span(cache.new_list(group), stream)

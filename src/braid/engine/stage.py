@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from braid.cache import KVCache
+from braid.cache import KVCache, PageGroup
 from braid.engine.lanes import InputLane, OutputLane
 from braid.engine.layout import Layout, RowLayout, ViewLayout
 from braid.engine.preamble import Preamble
@@ -44,6 +44,7 @@ class Stage:
         self.cache = cache
         self.topology = topology
         self.table: LaneTable = topology.lanes(copies)
+        self._group = PageGroup()
         self.keeps_silence = topology.silence == "kept"
         self.in_views = topology.decoding == "views"
         if self.in_views and len([i for i in range(len(self.table)) if self.table.spec(i).is_output]) > 1:
@@ -64,19 +65,19 @@ class Stage:
         default_feed = "burst" if self.in_views else "paced"
         for lane in self.table.lanes:
             spec = self.table.spec(lane.index)
-            span = new_span(self.cache, self.table.stream_index(lane.index))
+            span = new_span(self.cache, self.table.stream_index(lane.index), self._group)
             self.spans.append(span)
             if spec.is_input:
                 feed = "paced" if self.keeps_silence else spec.feed or default_feed
                 self.inputs.append(InputLane(lane, spec, span, self.model.codec, feed))
             else:
-                closer = new_span(self.cache, span.stream) if self.in_views else None
+                closer = new_span(self.cache, span.stream, self._group) if self.in_views else None
                 self.outputs.append(OutputLane(lane, spec, span, self.model.codec, closer))
 
     def _lay_out(self) -> Layout:
         if not self.in_views:
             return RowLayout(self.table, self.spans)
-        self.preamble = Preamble(self.model.codec, self.topology.system, new_span(self.cache, 0))
+        self.preamble = Preamble(self.model.codec, self.topology.system, new_span(self.cache, 0, self._group))
         closers = {lane.label: lane.closer for lane in self.outputs if lane.closer is not None}
         return ViewLayout(self.table, self.spans, self.preamble.span, closers)
 

@@ -1,21 +1,23 @@
-"""Attention of a few queries over all their extents at once, under one softmax.
+"""Attention of a few queries over all that they read at once, under one softmax.
 
-A row has a handful of queries, and each of them reads most of what the others read. Then one matrix product an
-extent, one softmax over all of them, and one more product an extent cost less than a flash-attention call an extent
-and the merge of what these return. What a query must not read is masked; it adds exactly zero.
+A row has a handful of queries, and each of them reads most of what the others read. Then one matrix product a run of
+slots, one softmax over all of them, and one more product a run cost less than a flash-attention call an extent and
+the merge of what these return. What a query must not read is masked; it adds exactly zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from braid.cache import PageList
 from braid.model.architecture import Architecture, LayerKind, rope_tables, rotate
-from braid.model.reads import ExtentRead, Ints, additive_mask
+from braid.model.reads import Ints, SpanRead, additive_mask
 
 __all__ = ["JointPlan", "attend_jointly", "plan_jointly"]
 
@@ -29,46 +31,63 @@ JOINT_SHARE = 0.3
 class JointPlan:
     """What layers of one kind need to attend jointly."""
 
-    extents: tuple[tuple[int, int], ...]
-    """First slot and number of tokens of each."""
+    runs: tuple[tuple[int, int], ...]
+    """First slot and number of slots of each."""
     mask: Tensor | None
     """Added to the scores, `[1, N * G, T]`; None where every query reads everything."""
     cos: Tensor | None
-    """The extra rotation of each query before each extent, `[1, R * N, D]`; None where nothing is shifted."""
+    """The extra rotation of each query before each run, `[1, R * N, D]`; None where nothing is shifted."""
     sin: Tensor | None
     own_mask: Tensor | None
     """Added to each query's score with itself, `[1, N * G, 1]`: 0 for probes; None where there is no probe."""
 
 
+@dataclass(frozen=True)
+class _ListRead:
+    """All that is read of one page list, by all queries."""
+
+    slots: Ints
+    """`[T]`"""
+    allowed: NDArray[np.bool_]
+    """`[N, T]`"""
+    shifts: Ints
+    """Of each query before this list, `[N]`; 0 for those that read nothing of it."""
+
+    def agrees(self, other: _ListRead) -> bool:
+        """Whether no query comes to the two lists with different shifts."""
+        both = self.allowed.any(1) & other.allowed.any(1)
+        return bool((self.shifts == other.shifts)[both].all())
+
+
 def plan_jointly(
     architecture: Architecture,
     kind: LayerKind,
-    by_slot: Mapping[int, Sequence[ExtentRead]],
+    reads: Sequence[SpanRead],
     positions: Ints,
     probes: Ints,
+    page_size: int,
     like: Tensor,
 ) -> JointPlan | None:
-    """A joint plan, or None where the forward is too large or too scattered for one."""
+    """A joint plan, or None where the forward is too large or too scattered for one.
+
+    Args:
+        architecture, kind, like: As for `build_plan`.
+        reads: Who reads what.
+        positions: Stored position of each new token, `[N]`.
+        probes: Indices of the probes.
+        page_size: Slots a page. A run may cover the unfilled end of a page, but not a page of somebody else.
+    """
     num_new = len(positions)
-    ranges = {
-        slot: (min(int(e.first.min()) for e in entries), max(int(e.last.max()) for e in entries))
-        for slot, entries in by_slot.items()
-    }
-    width = sum(high - low for low, high in ranges.values())
-    if num_new * width > JOINT_AREA or not width:
+    if num_new * num_new > JOINT_AREA:
         return None
-    allowed = np.zeros((num_new, width), dtype=bool)
-    shifts = np.zeros((len(ranges), num_new), dtype=np.int64)
-    extents: list[tuple[int, int]] = []
-    column = 0
-    for row, (slot, (low, high)) in enumerate(ranges.items()):
-        for entry in by_slot[slot]:
-            allowed[entry.queries, column : column + high - low] |= entry.allowed(low, high, positions)
-            shifts[row, entry.queries] = entry.shifts
-        extents.append((slot + low, high - low))
-        column += high - low
+    lists = _list_reads(reads, positions, kind.window)
+    if num_new * sum(len(part.slots) for part in lists) > JOINT_AREA or not lists:
+        return None
+    runs = [run for part in _joined(lists) for run in _runs(part, page_size)]
+    allowed = np.concatenate([run.allowed for run in runs], 1)
     if allowed.mean() < JOINT_SHARE:
         return None
+    shifts = np.stack([run.shifts for run in runs])
     group = architecture.num_heads // architecture.shapes[0].num_kv_heads
     cos = sin = None
     if kind.rope is not None and shifts.any():
@@ -78,7 +97,7 @@ def plan_jointly(
     is_probe[probes] = True
     assert (allowed.any(1) | is_probe[:, 0]).all(), "a query reads nothing, not even itself"
     return JointPlan(
-        extents=tuple(extents),
+        runs=tuple((int(run.slots[0]), len(run.slots)) for run in runs),
         mask=None if allowed.all() else additive_mask(allowed, group, like)[0],
         cos=cos,
         sin=sin,
@@ -114,16 +133,16 @@ def attend_jointly(
     keys_KSD, values_KSD = cached
     scaled_KNGD = queries_KNGD * scaling
     plain = scaled_KNGD.flatten(1, 2)
-    turned = [plain] * len(plan.extents)
+    turned = [plain] * len(plan.runs)
     if plan.cos is not None and plan.sin is not None:
         assert apply_rotary is not None
-        pairs = scaled_KNGD.repeat(1, len(plan.extents), 1, 1)
+        pairs = scaled_KNGD.repeat(1, len(plan.runs), 1, 1)
         turned = list(
-            rotate(apply_rotary, pairs, plan.cos, plan.sin).flatten(1, 2).chunk(len(plan.extents), 1)
+            rotate(apply_rotary, pairs, plan.cos, plan.sin).flatten(1, 2).chunk(len(plan.runs), 1)
         )
     scores = [
         torch.bmm(queries, keys_KSD[:, slot : slot + length].transpose(1, 2))
-        for queries, (slot, length) in zip(turned, plan.extents, strict=True)
+        for queries, (slot, length) in zip(turned, plan.runs, strict=True)
     ]
     if plan.own_mask is not None:
         scores.append((plain * keys_KND.repeat_interleave(group, 1)).sum(-1, keepdim=True))
@@ -142,11 +161,74 @@ def attend_jointly(
     )
     out: Tensor | None = None
     column = 0
-    for slot, length in plan.extents:
+    for slot, length in plan.runs:
         part, values = weights[:, :, column : column + length], values_KSD[:, slot : slot + length]
         out = torch.bmm(part, values) if out is None else torch.baddbmm(out, part, values)
         column += length
-    assert out is not None, "a joint plan has an extent"
+    assert out is not None, "a joint plan has a run"
     if plan.own_mask is not None:
         out += weights[:, :, column : column + 1] * values_KND.repeat_interleave(group, 1)
     return out.unflatten(1, (num_new, group))
+
+
+def _list_reads(reads: Sequence[SpanRead], positions: Ints, window: int | None) -> list[_ListRead]:
+    """Gather the reads of each page list."""
+    by_list: dict[PageList, list[tuple[SpanRead, Ints]]] = {}
+    for read in reads:
+        start = read.first(positions, window)
+        if (read.stop > start).any():
+            by_list.setdefault(read.pages, []).append((read, start))
+    found: list[_ListRead] = []
+    for pages, entries in by_list.items():
+        low = min(int(start[read.stop > start].min()) for read, start in entries)
+        high = max(int(read.stop.max()) for read, _ in entries)
+        index = np.arange(low, high)
+        allowed = np.zeros((len(positions), high - low), dtype=bool)
+        shifts = np.zeros(len(positions), dtype=np.int64)
+        for read, start in entries:
+            part = (index >= start[:, None]) & (index < read.stop[:, None])
+            if read.stride > 1:
+                part &= read.on_stripe(positions, low, high)
+            allowed[read.queries] |= part
+            shifts[read.queries] = read.shifts
+        found.append(_ListRead(pages.slots(low, high), allowed, shifts))
+    return found
+
+
+def _joined(lists: Sequence[_ListRead]) -> list[_ListRead]:
+    """Merge lists that are read with the same shifts, so that their slots can be read together."""
+    merged: list[list[_ListRead]] = []
+    for part in lists:
+        home = next((group for group in merged if all(part.agrees(other) for other in group)), None)
+        if home is None:
+            merged.append([part])
+        else:
+            home.append(part)
+    return [_merged(group) for group in merged]
+
+
+def _merged(group: Sequence[_ListRead]) -> _ListRead:
+    """Several lists as one, its slots ascending and each once, though lists may share pages."""
+    slots = np.concatenate([part.slots for part in group])
+    allowed = np.concatenate([part.allowed for part in group], 1)
+    unique, first, inverse = np.unique(slots, return_index=True, return_inverse=True)
+    joined = allowed[:, first]
+    again = np.setdiff1d(np.arange(len(slots)), first, assume_unique=True)
+    for column in again:  # a page that several lists share
+        joined[:, inverse[column]] |= allowed[:, column]
+    shifts = np.zeros_like(group[0].shifts)
+    for part in group:
+        shifts = np.where(part.allowed.any(1), part.shifts, shifts)
+    return _ListRead(unique, joined, shifts)
+
+
+def _runs(part: _ListRead, page_size: int) -> list[_ListRead]:
+    """Cut ascending slots where a page or more lies between them; fill smaller gaps with slots that nobody reads."""
+    edges = np.flatnonzero(np.diff(part.slots) >= page_size) + 1
+    runs: list[_ListRead] = []
+    for index in np.split(np.arange(len(part.slots)), edges):
+        start, stop = int(part.slots[index[0]]), int(part.slots[index[-1]]) + 1
+        allowed = np.zeros((len(part.allowed), stop - start), dtype=bool)
+        allowed[:, part.slots[index] - start] = part.allowed[:, index]
+        runs.append(_ListRead(np.arange(start, stop), allowed, part.shifts))
+    return runs

@@ -26,10 +26,12 @@ from braid.cache import KVCache
 from braid.model.architecture import Architecture, LayerKind, rope_tables, rotate
 from braid.model.joint import JointPlan, attend_jointly, plan_jointly
 from braid.model.kernels import Kernel
-from braid.model.reads import ExtentRead, Ints, SpanRead, additive_mask
+from braid.model.reads import ExtentRead, Ints, Run, SpanRead, additive_mask, runs_of
 
 __all__ = ["Plan", "SpanRead", "build_plan"]
 
+BRIDGED_AREA = 1 << 21
+"""Extents that lie side by side are read as one, masked, unless that mask would have more entries than this."""
 MASKED_AREA = 1 << 16
 """A ragged read is split into a plain part and a masked rest when its mask would have more entries than this."""
 
@@ -236,12 +238,12 @@ def build_plan(
     kinds: dict[LayerKind, _KindPlan] = {}
     group = architecture.num_heads // architecture.shapes[0].num_kv_heads
     for kind in architecture.kinds:
-        by_slot = _by_slot(reads, positions, kind.window)
-        joint = plan_jointly(architecture, kind, by_slot, positions, probes, like)
+        joint = plan_jointly(architecture, kind, reads, positions, probes, cache.pool.page_size, like)
         if joint is not None:
             kinds[kind] = _KindPlan(None, None, None, (), None, padded=False, joint=joint)
             continue
-        pieces = [piece for slot, entries in by_slot.items() for piece in _split(slot, entries, positions)]
+        runs = runs_of(_by_slot(reads, positions, kind.window), len(positions), cache.pool.page_size)
+        pieces = [piece for run in runs for piece in _pieces(run, positions)]
         kinds[kind] = _tensors(architecture, kind, pieces, probes, len(positions), group, like)
     return Plan(
         cache=cache,
@@ -270,10 +272,7 @@ def _by_slot(reads: Sequence[SpanRead], positions: Ints, window: int | None) -> 
     """Cut span reads into extents, and gather the queries that read the same one."""
     by_slot: dict[int, list[ExtentRead]] = {}
     for read in reads:
-        start = read.start
-        if window is not None:
-            oldest = positions[read.queries] + read.shifts - window
-            start = np.maximum(start, np.searchsorted(read.positions, oldest, side="right"))
+        start = read.first(positions, window)
         wanted = read.stop > start
         if not wanted.any():
             continue
@@ -288,6 +287,19 @@ def _by_slot(reads: Sequence[SpanRead], positions: Ints, window: int | None) -> 
                 entry = ExtentRead(queries[here], shifts[here], first[here], last[here], read, extent.start)
                 by_slot.setdefault(extent.slot, []).append(entry)
     return by_slot
+
+
+def _pieces(run: Run, positions: Ints) -> list[_Piece]:
+    """A run as one masked read, where it holds several extents and that is not too large; else extent by extent."""
+    by_slot: dict[int, list[ExtentRead]] = {}
+    for offset, extent in run.extents:
+        by_slot.setdefault(run.slot + offset, []).append(extent)
+    queries = np.unique(np.concatenate([extent.queries for _, extent in run.extents]))
+    if len(by_slot) > 1 and len(queries) * run.length <= BRIDGED_AREA:
+        allowed = run.allowed(len(positions), positions)[queries]
+        some = allowed.any(1)
+        return [_Piece(run.slot, run.length, queries[some], run.shifts[queries[some]], allowed[some])]
+    return [piece for slot, entries in by_slot.items() for piece in _split(slot, entries, positions)]
 
 
 def _split(slot: int, entries: list[ExtentRead], positions: Ints) -> list[_Piece]:
