@@ -214,8 +214,10 @@ class _Replay:
             lane for lane in self.table.lanes if lane.index != reader and self.table.reads(reader, lane.index)
         ]
         order = ["preamble", *(o.label for o in others if self.table.spec(o.index).is_input)]
-        if self.table.spec(reader).is_output and not name.startswith("closer:"):
-            order += [f"closer:{label}", *(o.label for o in others if self.table.spec(o.index).is_output)]
+        if self.table.spec(reader).is_output:
+            order += [o.label for o in others if self.table.spec(o.index).is_output]
+            if not name.startswith("closer:"):
+                order.append(f"closer:{label}")
         return order
 
     def _is_near(self, name: str, other: str, distance: int) -> bool:

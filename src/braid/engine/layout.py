@@ -4,11 +4,12 @@
 once. `ViewLayout` serves stock models: each lane sees one continuous conversation, whose pieces are spans that
 other lanes see elsewhere.
 
-    view of an output   [preamble][inputs][its closer][the other outputs][its own tokens]
+    view of an output   [preamble][inputs][the other outputs][its closer][its own tokens]
     view of an input    [preamble][other inputs][its own tokens]
 
 A token's key and value are computed once, in its own lane's view of that moment, and kept when the view changes:
-later input lands before the closer, and everything behind it is shifted.
+later input and what others say land before the closer, and everything behind is shifted. What others say stands
+before the closer because a model takes all that follows its own header for its own words.
 """
 
 from __future__ import annotations
@@ -155,9 +156,10 @@ class ViewLayout:
         readable = [j for j in range(len(self._spans)) if j != reader and self._table.reads(reader, j)]
         view: list[Span | None] = [self._preamble]
         view += [self._spans[j] for j in readable if self._table.spec(j).is_input]
-        if self._table.spec(reader).is_output and own is not self._closers[label]:
-            view.append(self._closers[label])
+        if self._table.spec(reader).is_output:
             view += [self._spans[j] for j in readable if self._table.spec(j).is_output]
+            if own is not self._closers[label]:
+                view.append(self._closers[label])
         return [*(span for span in view if span is not None), own]
 
     def _visible(self, label: str, span: Span, times: Ints) -> Ints:
