@@ -10,7 +10,7 @@ VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TORCH_INDEX ?=
 MODEL ?= smollm2-135m
-QUESTION ?= Sally has 3 apples and buys 4 more. She eats 2 of them. How many apples does she have now?
+QUESTION ?= What is the capital of France, and what is it known for?
 
 BIN := $(VENV)/bin
 BRAID := $(BIN)/braid
@@ -42,6 +42,12 @@ setup: $(VENV)/.dev ## make the environment with all that development needs
 
 demo: $(VENV)/.base ## let a model read, think and answer at once, live in this terminal
 	@$(BRAID) run --model $(MODEL) --topology think-aloud --user "$(QUESTION)" --pace 5
+	@echo
+	@echo "Try next:"
+	@echo "  make demo QUESTION='Why is the sky blue?'"
+	@echo "  $(BRAID) run --topology think-aloud --copies thought=2 --save run.jsonl    # type, then Ctrl-D"
+	@echo "  $(BRAID) inspect run.jsonl --svg run.svg"
+	@echo "  $(BRAID) check $(MODEL)"
 
 model: $(VENV)/.base ## fetch and convert the default model, once
 	@$(BIN)/python -c "from braid.model.loading import ensure_local; ensure_local('smollm2-135m')"

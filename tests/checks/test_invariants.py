@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from braid.cache import KVCache, PagePool
+from braid.cache import PagePool
 from braid.checks.run import INVARIANTS, check_model
 from braid.checks.subject import Subject
 from braid.engine import layout
@@ -149,7 +149,7 @@ def test_control_everybody_reads_everybody(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_control_pages_that_are_shared_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KVCache, "_copy_page", lambda self, source, target: None)
+    monkeypatch.setattr("braid.cache.kv._copy_page", lambda tensors, page_size, source, target: None)
     fails("pool_integrity")
 
 

@@ -97,7 +97,9 @@ def test_kernels_agree(length: int, keys: int, masked: bool, dtype: torch.dtype,
     mask = None
     if masked:
         allowed = torch.rand(length, keys, generator=generator) < 0.5
-        allowed[:, : keys // 2] &= torch.rand(length, 1, generator=generator) < 0.5  # whole blocks that are hidden
+        allowed[:, : keys // 2] &= (
+            torch.rand(length, 1, generator=generator) < 0.5
+        )  # whole blocks that are hidden
         allowed[:, -1] = True
         mask = torch.zeros(length, keys, dtype=dtype).masked_fill_(~allowed, -torch.inf)[None, None]
     expected, found = reference(q, k, v, mask, 0.25, None), sdpa(q, k, v, mask, 0.25, None)
@@ -135,7 +137,7 @@ def test_a_span_read_by_many_lanes_is_attended_once() -> None:
         patch.setattr(joint_module, "JOINT_AREA", 0)
         plan = model.plan(cache, positions=np.array([20, 20]), slots=slots, reads=reads)
     (kind,) = plan.kinds.values()
-    assert [read.last - read.first for read in kind.reads if read.length >= 16][0] == 2
+    assert next(read.last - read.first for read in kind.reads if read.length >= 16) == 2
 
 
 # ---- what must be refused

@@ -137,9 +137,7 @@ def attend_jointly(
     if plan.cos is not None and plan.sin is not None:
         assert apply_rotary is not None
         pairs = scaled_KNGD.repeat(1, len(plan.runs), 1, 1)
-        turned = list(
-            rotate(apply_rotary, pairs, plan.cos, plan.sin).flatten(1, 2).chunk(len(plan.runs), 1)
-        )
+        turned = list(rotate(apply_rotary, pairs, plan.cos, plan.sin).flatten(1, 2).chunk(len(plan.runs), 1))
     scores = [
         torch.bmm(queries, keys_KSD[:, slot : slot + length].transpose(1, 2))
         for queries, (slot, length) in zip(turned, plan.runs, strict=True)

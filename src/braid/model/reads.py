@@ -117,7 +117,7 @@ def runs_of(by_slot: Mapping[int, Sequence[ExtentRead]], num_new: int, max_gap: 
     runs: list[Run] = []
     parts: list[tuple[int, ExtentRead]] = []
     begin = end = 0
-    shifts = known = np.empty(0)
+    shifts, known = np.zeros(num_new, dtype=np.int64), np.zeros(num_new, dtype=bool)
     for slot in sorted(by_slot):
         extents = by_slot[slot]
         low = slot + min(int(e.first.min()) for e in extents)
