@@ -30,9 +30,7 @@
     ├── SessionError                 a verb that the session's state does not allow
     │   ├── SessionClosedError
     │   ├── StreamClosedError
-    │   ├── InputEndedError
-    │   ├── NothingToForceError
-    │   └── BudgetExceededError
+    │   └── NothingToForceError
     └── UnsupportedByBackend
 
 Each class has an `exit_code` for the command line and a `code` for the wire; both are stable. A message says
@@ -45,7 +43,6 @@ from typing import ClassVar
 
 __all__ = [
     "BraidError",
-    "BudgetExceededError",
     "CacheError",
     "ChatTemplateError",
     "CheckpointConflictError",
@@ -54,7 +51,6 @@ __all__ = [
     "DownloadError",
     "EmptyInputError",
     "ForbiddenFlowError",
-    "InputEndedError",
     "InputError",
     "IntegrityError",
     "ModelError",
@@ -295,25 +291,11 @@ class StreamClosedError(SessionError):
     code = "session.stream_closed"
 
 
-class InputEndedError(SessionError):
-    """The input stream has ended its turn; the next turn opens it again."""
-
-    exit_code = 63
-    code = "session.input_ended"
-
-
 class NothingToForceError(SessionError):
     """The stream has not been asked for a token yet, so there is no silence to overrule."""
 
     exit_code = 64
     code = "session.nothing_to_force"
-
-
-class BudgetExceededError(SessionError):
-    """A budget that the caller set was used up."""
-
-    exit_code = 65
-    code = "session.budget"
 
 
 class UnsupportedByBackend(BraidError):

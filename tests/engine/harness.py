@@ -1,26 +1,23 @@
-"""Small models to run sessions on, and a core that keeps every logit it computes."""
+"""Small models to run sessions on, and what the tests of the engine share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
 import pytest
 import torch
-from torch import Tensor
 
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
-from braid.engine.work import Work
 from braid.model import joint
 from braid.model.checkpoint import TrainedStreams, TrainedTopology
 from braid.model.codec import TokenizerCodec
 from braid.model.model import Model
-from braid.model.plan import Plan
 from braid.streams.events import Event
 from braid.streams.sampling import SamplingSpec
-from braid.streams.topology import StreamSpec, Topology
+from braid.streams.topology import Topology
 from braid.testing import ReferenceLogits
 from tests.fakes import byte_tokenizer
 from tests.model.networks import network
@@ -53,25 +50,6 @@ def chatty(silence_bias: float, seed: int = 0, **changes: object) -> SamplingSpe
     return SamplingSpec(temperature=1.0, logit_bias={SILENCE: silence_bias}, seed=seed, **changes)  # pyright: ignore[reportArgumentType]
 
 
-class RecordingCore(EngineCore):
-    """Keeps the logits of every lane that was asked, by (row, lane)."""
-
-    def __init__(self, model: Model, **sizes: int) -> None:
-        super().__init__(model, **sizes)
-        self.logits: ReferenceLogits = {}
-        self.probes: set[tuple[int, str]] = set()
-
-    def _forward(self, plan: Plan, works: Sequence[Work]) -> Tensor:
-        logits_NV = super()._forward(plan, works)
-        asked = [feed for work in works for feed in work.feeds if feed.predict]
-        for feed, logits_V in zip(asked, logits_NV, strict=True):
-            key = (int(feed.times[-1]), feed.label)
-            self.logits[key] = logits_V.clone()
-            if feed.is_probe:
-                self.probes.add(key)
-        return logits_NV
-
-
 @contextmanager
 def attending(jointly: bool) -> Iterator[None]:
     """Let small forwards be attended jointly, as they are, or read by read, as large ones are."""
@@ -98,13 +76,3 @@ def largest_difference(found: ReferenceLogits, expected: ReferenceLogits) -> flo
     assert found, "nothing was computed"
     assert set(found) <= set(expected), sorted(set(found) - set(expected))[:5]
     return max(float((found[key] - expected[key]).abs().max()) for key in found)
-
-
-def with_sampling(topology: Topology, specs: Mapping[str, SamplingSpec]) -> Topology:
-    """The topology with these sampling parameters."""
-    data = topology.to_dict()
-    streams: dict[str, StreamSpec] = {
-        name: spec.model_copy(update={"sampling": specs[name]}) if name in specs else spec
-        for name, spec in topology.streams.items()
-    }
-    return Topology(**{**data, "streams": streams})

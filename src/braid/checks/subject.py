@@ -123,12 +123,14 @@ class RecordingCore(EngineCore):
 
     Args:
         model: The network.
-        kv_tokens: Tokens that the cache must hold.
+        kv_tokens, page_size: Of the cache.
         disguised: Lanes whose tokens are replaced by others on their way into the network.
     """
 
-    def __init__(self, model: Model, *, kv_tokens: int, disguised: Sequence[str] = ()) -> None:
-        super().__init__(model, kv_tokens=kv_tokens, page_size=8)
+    def __init__(
+        self, model: Model, *, kv_tokens: int, page_size: int = 8, disguised: Sequence[str] = ()
+    ) -> None:
+        super().__init__(model, kv_tokens=kv_tokens, page_size=page_size)
         self.logits: ReferenceLogits = {}
         self.probes: set[tuple[int, str]] = set()
         self._disguised = frozenset(disguised)
