@@ -51,7 +51,7 @@ class EngineCore:
 
         Events are yielded as soon as they are known: those of the rows about to be computed before the forward,
         what the forward decided (streams that fall silent or asleep) after it. Nothing is yielded when no
-        conversation has anything to do.
+        conversation has anything to do. Exhaust the iterator: the forward runs when the second batch is asked for.
         """
         with self.lock:
             ready = [(c, work) for c in conversations for work in (c.prepare(),) if work is not None]
