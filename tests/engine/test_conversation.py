@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from braid.checks.subject import RecordingCore
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.errors import (
@@ -24,7 +25,7 @@ from braid.errors import (
 from braid.streams.events import ClosedEvent, DeltaEvent, QuiescentEvent, StateEvent, TurnEvent
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology, Trigger
-from tests.engine.harness import SILENCE, RecordingCore, chatty, drive, stock, trained
+from tests.engine.harness import SILENCE, chatty, drive, stock, trained
 
 SILENT = SamplingSpec(logit_bias={SILENCE: 100.0})
 LOUD = SamplingSpec(logit_bias={SILENCE: -100.0, 257: -100.0})

@@ -5,12 +5,13 @@ from __future__ import annotations
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from braid.checks.subject import RecordingCore
 from braid.engine.conversation import Conversation
 from braid.streams.influence import influences
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology
 from braid.testing import ReferenceLogits
-from tests.engine.harness import SILENCE, RecordingCore, drive, stock, trained
+from tests.engine.harness import SILENCE, drive, stock, trained
 from tests.engine.test_rows import row_topologies
 from tests.model.networks import ARCHITECTURES
 

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from braid.checks.subject import RecordingCore
 from braid.engine.conversation import Conversation
 from braid.streams.patterns import Dense, Striped, Window
 from braid.streams.topology import StreamSpec, Topology
 from braid.testing import reference_logits
-from tests.engine.harness import RecordingCore, attending, chatty, drive, largest_difference, stock, trained
+from tests.engine.harness import attending, chatty, drive, largest_difference, stock, trained
 from tests.model.networks import ARCHITECTURES
 
 TOLERANCE = 1e-6

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from braid.checks.subject import RecordingCore
 from braid.engine.conversation import Conversation
 from braid.errors import UnsupportedByBackend
 from braid.model.codec import TokenizerCodec
@@ -18,7 +19,7 @@ from braid.streams.patterns import Striped, Window
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology
 from braid.testing import reference_logits
-from tests.engine.harness import RecordingCore, attending, drive, largest_difference, stock
+from tests.engine.harness import attending, drive, largest_difference, stock
 from tests.fakes import byte_tokenizer
 from tests.model.networks import ARCHITECTURES, network
 

@@ -27,6 +27,7 @@ from braid.engine.work import Work
 from braid.errors import EmptyInputError, NothingToForceError, SessionClosedError
 from braid.model.model import Model
 from braid.streams.events import Event
+from braid.streams.text import require_whole
 from braid.streams.topology import Topology
 from braid.streams.transcript import Transcript
 
@@ -89,6 +90,7 @@ class Conversation:
             DirectionError, UnknownStreamError, StreamClosedError, SessionClosedError
         """
         lane = self._input(stream)
+        require_whole(text)
         if not text:
             return
         if not self._in_turn:
@@ -106,6 +108,8 @@ class Conversation:
             Whether there was anything.
         """
         lane = self._input(stream)
+        if not self._in_turn:  # what is held then is the beginning of the next one
+            return False
         held = lane.tokenizer.flush()
         if held:
             lane.queue.extend(held)
@@ -166,18 +170,23 @@ class Conversation:
             text: What to say; None lets the model choose, with silence masked once.
 
         Raises:
-            NothingToForceError: The session has read nothing yet, so that there is nothing to answer.
+            NothingToForceError: Nothing was written in this turn, or the stream has finished in it.
         """
         (lane,) = self._outputs(stream)
-        if not lane.is_awake and not any(other.text for other in self.stage.inputs):
+        if not self._in_turn or not any(other.text for other in self.stage.inputs):
             raise NothingToForceError(
-                f"nothing was written yet, so {stream} cannot speak; write some input first"
+                f"nothing was written in this turn, so {stream} cannot speak; write some input first"
+            )
+        if lane.phase == "asleep" and lane.has_answered:
+            raise NothingToForceError(
+                f"{stream} has finished in this turn; it speaks again in the next one, after more input"
             )
         if lane.phase == "asleep":
             lane.phase = "waiting"
         if text is not None:
             lane.forced.extend(self.model.codec.encode(text)[0])
-        if lane.phase == "silent" and lane.forced:
+        is_drawn = lane.pending is not None and not lane.pending[1]
+        if lane.forced and (lane.phase == "silent" or (lane.phase == "speaking" and is_drawn)):
             lane.pending, lane.phase = (lane.forced.popleft(), True), "speaking"
         elif lane.phase == "silent" and lane.last_logits_V is not None:
             self._draw_aloud(lane)
@@ -202,8 +211,9 @@ class Conversation:
         """Give all pages back; harmless when repeated."""
         if self.is_closed:
             return
-        for lane in self.stage.outputs:
-            self.record.send(lane)
+        for lane in self.stage.open_outputs():
+            if lane.is_awake:
+                self._sleep(lane, reason)
         self.is_closed = True
         self.stage.release()
         self.record.closed(reason)
@@ -293,7 +303,9 @@ class Conversation:
             lane = by_label[label]
             if not lane.is_awake or lane.pending is not None:
                 continue  # a verb came in between
-            if token == silence:
+            if lane.forced:
+                lane.phase, lane.pending = "speaking", (lane.forced.popleft(), True)
+            elif token == silence:
                 lane.phase, lane.last_logits_V = "silent", logits_NV[row]
             else:
                 lane.phase, lane.pending = "speaking", (token, False)
@@ -318,8 +330,8 @@ class Conversation:
         rows = next_rows(backlogs, is_speaking=is_speaking, budget=self._prefill_chunk)
         if not self._in_turn or (rows is not None and not rows.outputs):
             return rows, []
-        if rows is None and not stage.in_views:
-            return None, []  # a row of probes alone does not exist
+        if rows is None and stage.keeps_silence:
+            return None, []  # asking would take a row of silence alone
 
         def entering(label: str) -> int:
             return 0 if rows is None else rows.count(label)
@@ -338,7 +350,8 @@ class Conversation:
         outputs = self.stage.open_outputs()
         if not self._in_turn or any(lane.queue for lane in self.stage.inputs):
             return
-        if outputs and all(lane.phase == "asleep" for lane in outputs):
+        left = [lane for lane in outputs if lane.phase != "asleep" and not lane.may_never_start]
+        if not left and any(lane.phase == "asleep" for lane in outputs):
             self._end_turn()  # whoever goes on writing begins the next one
             return
         if not all(lane.is_drained for lane in self.stage.inputs):
@@ -362,7 +375,8 @@ class Conversation:
         self._was_quiescent = False
         before = self.stage.preamble.text if self.stage.preamble is not None else ""
         for lane in self.stage.inputs:
-            lane.begin_turn(before)
+            if not lane.is_closed:
+                lane.begin_turn(before)
         for lane in self.stage.outputs:
             lane.begin_turn()
 
@@ -374,15 +388,16 @@ class Conversation:
             lane.end_turn()
         if self.stage.preamble is not None:
             said = "".join(lane.text for lane in self.stage.inputs)
-            answers = [lane.turn_text for lane in self.stage.outputs if lane.spec.visibility == "external"]
+            answers = [lane.turn_text for lane in self.stage.open_outputs() if lane.spec.visibility == "external"]
             self.stage.preamble.remember(said, "".join(answers))
             self.stage.clear_turn()
 
     def _sleep(self, lane: OutputLane, reason: str) -> None:
         lane.phase, lane.pending = "asleep", None
         lane.forced.clear()
-        self.record.send(lane)
-        self.record.life("sleep", lane.label, reason=reason)
+        rest = lane.rest()
+        self.record.send(lane, rest)
+        self.record.life("sleep", lane.label, text=rest, reason=reason)
         self.record.state(lane.label, "asleep", reason)
 
     def _draw_aloud(self, lane: OutputLane) -> None:

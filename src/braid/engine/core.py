@@ -20,6 +20,7 @@ from braid.cache import KVCache
 from braid.engine.conversation import Conversation
 from braid.engine.sampler import sample
 from braid.engine.work import Sight, Work
+from braid.errors import BraidError
 from braid.model.model import Model
 from braid.model.plan import Plan
 from braid.model.reads import SpanRead
@@ -51,20 +52,32 @@ class EngineCore:
 
         Events are yielded as soon as they are known: those of the rows about to be computed before the forward,
         what the forward decided (streams that fall silent or asleep) after it. Nothing is yielded when no
-        conversation has anything to do. Exhaust the iterator: the forward runs when the second batch is asked for.
+        conversation has anything to do. A conversation that cannot go on, for a full pool for example, raises after the
+        others have made their rows. Exhaust the iterator: the forward runs when the second batch is asked for.
         """
+        failure: BraidError | None = None
+        ready: list[tuple[Conversation, Work]] = []
         with self.lock:
-            ready = [(c, work) for c in conversations for work in (c.prepare(),) if work is not None]
+            for conversation in conversations:
+                try:
+                    work = conversation.prepare()
+                except BraidError as error:  # the others have entered their rows, and go on
+                    failure = failure or error
+                    continue
+                if work is not None:
+                    ready.append((conversation, work))
             works = [work for _, work in ready]
             with self._closing_on_failure(ready):
                 # Before the lock is open again: a verb that releases pages would pull them from under the plan.
                 plan = plan_works(self.model, self.cache, works) if works else None
             events = [event for c in conversations for event in c.take_events()]
-        if events:
-            yield events
-        if plan is None:
-            return
         with self._closing_on_failure(ready):
+            if events:
+                yield events
+            if plan is None:
+                if failure is not None:
+                    raise failure
+                return
             logits_NV = self._forward(plan, works)
             with self.lock:
                 tokens = sample(logits_NV, [draw for c, work in ready for draw in c.draws(work)])
@@ -77,6 +90,8 @@ class EngineCore:
             events = [event for c, _ in ready for event in c.take_events()]
         if events:
             yield events
+        if failure is not None:
+            raise failure
 
     @contextmanager
     def _closing_on_failure(self, ready: Sequence[tuple[Conversation, Work]]) -> Generator[None]:

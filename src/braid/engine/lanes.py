@@ -13,7 +13,7 @@ from braid.engine.stops import StopMatcher
 from braid.model.codec import TokenizerCodec
 from braid.streams.events import DeltaBuffer
 from braid.streams.lanes import Lane
-from braid.streams.stream_spec import StreamSpec
+from braid.streams.stream_spec import StreamSpec, Trigger
 from braid.streams.text import IncrementalDetokenizer, IncrementalTokenizer
 
 __all__ = ["InputLane", "OutputLane", "Phase"]
@@ -71,6 +71,12 @@ class InputLane:
         self.num_read, self.has_ended = 0, False
         self.tokenizer = IncrementalTokenizer(self.codec, before)
         self.queue.extend(self.tokenizer.write(self.text))
+
+    def close(self) -> None:
+        """Forget all that was written and not made history."""
+        self.is_closed = True
+        self.queue.clear()
+        self.text = self.held_over = ""
 
     def end_turn(self) -> None:
         """The answers are complete; text that is still held back was not part of the question."""
@@ -135,14 +141,28 @@ class OutputLane:
         self.counts[token] += 1
         text, is_stopped = self.stops.push(self.detokenizer.push(token))
         finish = "stop" if is_stopped else "end" if token in self.codec.end_ids else None
-        if finish is None and self.index == self.spec.max_tokens:
+        if finish is None and self.spec.max_tokens is not None and self.index >= self.spec.max_tokens:
             finish = "length"
         if finish in ("end", "length"):
-            rest, is_stopped = self.stops.push(self.detokenizer.flush())
-            text += rest if is_stopped else rest + self.stops.flush()
+            text += self._rest()
         self.turn_text += text
         self.pending = (self.forced.popleft(), True) if self.forced and finish is None else None
         return text, finish
+
+    def rest(self) -> str:
+        """The text that is still held back, when no more comes."""
+        rest = self._rest()
+        self.turn_text += rest
+        return rest
+
+    def _rest(self) -> str:
+        text, is_stopped = self.stops.push(self.detokenizer.flush())
+        return text if is_stopped else text + self.stops.flush()
+
+    @property
+    def may_never_start(self) -> bool:
+        """Whether it waits for a trigger that need not come."""
+        return self.phase == "waiting" and isinstance(self.spec.trigger, Trigger)
 
     @property
     def knows_next(self) -> bool:

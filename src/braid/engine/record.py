@@ -70,9 +70,9 @@ class Record:
         if delta is not None:
             self._events.append(delta)
 
-    def send(self, lane: OutputLane) -> None:
-        """What an output has said and clients have not seen."""
-        delta = lane.deltas.flush()
+    def send(self, lane: OutputLane, tail: str = "") -> None:
+        """What an output has said and clients have not seen, and the text that it held back."""
+        delta = lane.deltas.flush(tail)
         if delta is not None:
             self._events.append(delta)
 

@@ -139,6 +139,8 @@ class RowMaker:
         if lane.spec.prefix:
             lane.forced.extendleft(reversed(self._stage.model.codec.encode(lane.spec.prefix)[0]))
         lane.phase, lane.force_start = "silent", False
+        if lane.closer is not None:
+            lane.closer.trim(0)  # of a start that was cancelled before it spoke
         self._record.life("wake", lane.label)
         self._record.state(lane.label, "active")
 
@@ -204,6 +206,7 @@ class RowMaker:
     def _ask_again(self, lane: OutputLane, t: int) -> Entry:
         """Without a template there is nothing between input and answer: ask once more what follows the input."""
         table = self._stage.table
-        read = [i for i in self._stage.inputs if len(i.span) and table.reads(lane.lane.index, i.lane.index)]
+        inputs = [i for i in self._stage.inputs if i.num_read and not i.is_closed]
+        read = [i for i in inputs if table.reads(lane.lane.index, i.lane.index)]
         last = max(read, key=lambda other: other.lane.index)
         return replace(self._probe(lane, t), token_ids=[last.last_token], replays=last.span)

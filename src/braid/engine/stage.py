@@ -131,8 +131,7 @@ class Stage:
             if lane.closer is not None:
                 lane.closer.trim(0)
         else:
-            lane.is_closed = True
-            lane.queue.clear()
+            lane.close()
         lane.span.release()
         self.spans[lane.lane.index] = None
 

@@ -43,7 +43,7 @@ def may_start(
         entering: How many tokens enter an input with these rows.
     """
     if lane.force_start:
-        return True
+        return any(other.num_read + entering(other.label) for other in inputs)
     if isinstance(lane.spec.trigger, Trigger) and not _is_triggered(lane.spec.trigger, outputs, inputs):
         return False
     read = [other for other in inputs if table.reads(lane.lane.index, other.lane.index)]
@@ -67,9 +67,7 @@ def is_unread(lane: OutputLane, table: LaneTable, outputs: Sequence[OutputLane])
         other for other in outputs if other is not lane and table.reads(other.lane.index, lane.lane.index)
     ]
     externals = [other for other in readers if other.spec.visibility == "external"]
-    return bool(externals) and all(
-        other.phase in ("asleep", "closed") and other.has_answered for other in externals
-    )
+    return bool(externals) and all(other.phase in ("asleep", "closed") for other in externals)
 
 
 def _ends_with(lane: InputLane, entering: int) -> bool:

@@ -33,7 +33,7 @@ class RowLinear(nn.Linear):
     """`nn.Linear` by other products: the same module, parameters, names and state dict. Off in training."""
 
     _packed: Tensor | None = None
-    _packed_version = -1
+    _packed_of = (0, -1)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name that nn.Linear gives it)
         """Apply the layer to `[*, in_features]`."""
@@ -41,7 +41,7 @@ class RowLinear(nn.Linear):
         if self.training or torch.is_grad_enabled() or num_rows == 0:
             return F.linear(input, self.weight, self.bias)
         bias = cast("Tensor | None", self.bias)  # nn.Linear says Parameter, and means this
-        is_packed = self._packed is not None and self._packed_version == self.weight._version  # noqa: SLF001
+        is_packed = self._packed is not None and self._packed_of == _identity(self.weight)
         if num_rows > (_WEIGHT_FIRST_ROWS if is_packed else _WEIGHT_FIRST_ROWS_UNPACKED):
             if is_packed:
                 return torch.ops.mkldnn._linear_pointwise(input, self._packed, bias, "none", [], "")  # noqa: SLF001
@@ -59,7 +59,7 @@ class RowLinear(nn.Linear):
     def pack(self) -> None:
         """Make the copy that oneDNN likes; a later change of the weight makes it void."""
         self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), _ROWS_HINT)  # noqa: SLF001
-        self._packed_version = self.weight._version  # noqa: SLF001
+        self._packed_of = _identity(self.weight)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
@@ -86,6 +86,11 @@ def use_row_linear(network: nn.Module, budget: int = PACKING_BUDGET) -> int:
         if can_pack and size <= budget:
             cast("RowLinear", layer).pack()
     return size if can_pack and size <= budget else 0
+
+
+def _identity(weight: Tensor) -> tuple[int, int]:
+    """Where a weight lies, and how often it was changed in place."""
+    return weight.data_ptr(), weight._version  # noqa: SLF001
 
 
 def _suits(weight: Tensor) -> bool:

@@ -104,8 +104,11 @@ def generate(
         for event in run_rows(core, conversation, max_rows=limit):
             if on_event is not None:
                 on_event(event)
-        seconds = time.perf_counter() - began
-        return result_of(conversation, core, seconds)
+        result = result_of(conversation, core, time.perf_counter() - began)
+        conversation.close()
+        for event in conversation.take_events() if on_event is not None else ():
+            on_event(event)
+        return result
     finally:
         conversation.close()
 

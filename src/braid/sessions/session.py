@@ -133,6 +133,7 @@ class Session:
 
     async def close_stream(self, stream: str) -> None:
         """Close one stream for good; its pages are free at once."""
+        self._flush_at.pop(stream, None)
         await self._do(lambda: self._conversation.close_stream(stream))
 
     async def close(self, reason: str = "closed") -> None:
@@ -240,8 +241,8 @@ class Session:
         """Step while there is anything to do, sleep while there is not."""
         while not self._conversation.is_closed:
             self._wake = anyio.Event()
-            self._flush_overdue()
             try:
+                self._flush_overdue()
                 worked = await anyio.to_thread.run_sync(self._step, limiter=self._turnstile)
             except BraidError as error:
                 self.error = error
@@ -284,7 +285,8 @@ class Session:
             worked = True
             self._events.extend(events)
             anyio.from_thread.run_sync(self._publish)
-        return worked or self._conversation.has_work
+        with self._core.lock:
+            return worked or self._conversation.has_work
 
     def _publish(self) -> None:
         """Hand waiting iterators whatever is new."""

@@ -90,6 +90,20 @@ def boundaries_of(codec: Codec) -> Boundaries:
     return known
 
 
+def require_whole(text: str) -> None:
+    """Refuse text that no tokenizer can read.
+
+    Raises:
+        InputError: It holds half a surrogate pair.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the text holds a lone surrogate at character {error.start}; send whole characters (UTF-8)"
+        ) from None
+
+
 class IncrementalTokenizer:
     """Tokenises text that arrives in pieces as if it had come at once.
 
@@ -133,12 +147,7 @@ class IncrementalTokenizer:
         Raises:
             InputError: if the text holds half a surrogate pair, which no tokenizer can read.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"the text holds a lone surrogate at character {error.start}; send whole characters (UTF-8)"
-            ) from None
+        require_whole(text)
         self._held += text
         cut = self._last_cut()
         if cut is None or len(self._held) < self._retry_len:

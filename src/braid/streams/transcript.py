@@ -123,7 +123,14 @@ class Transcript:
             UnknownStreamError: if there is no such lane.
         """
         self._lanes.index(stream_or_label)
-        return "".join(row.cells[stream_or_label].text for row in self._rows if stream_or_label in row.cells)
+        pieces: list[str] = []
+        for entry in self._entries:
+            if isinstance(entry, Row):
+                cell = entry.cells.get(stream_or_label)
+                pieces += [cell.text] if cell is not None else []
+            elif entry.kind == "sleep" and entry.lane == stream_or_label:
+                pieces.append(entry.text)  # what it held back until it was clear that no more would come
+        return "".join(pieces)
 
     def turns(self) -> list[list[Row]]:
         """Return the rows of each turn; `turn` events end turns, and turns without a row are left out."""
