@@ -14,6 +14,7 @@ from braid.errors import (
     ContextOverflowError,
     DirectionError,
     EmptyInputError,
+    InputError,
     NothingToForceError,
     PoolFullError,
     PoolTooSmallError,
@@ -22,10 +23,15 @@ from braid.errors import (
     UnknownStreamError,
     UnsupportedByBackend,
 )
+from braid.model.codec import TokenizerCodec
+from braid.model.model import Model
 from braid.streams.events import ClosedEvent, DeltaEvent, QuiescentEvent, StateEvent, TurnEvent
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology, Trigger
-from tests.engine.harness import SILENCE, chatty, drive, stock, trained
+from braid.testing import reference_logits
+from tests.engine.harness import SILENCE, chatty, drive, largest_difference, stock, trained
+from tests.fakes import byte_tokenizer
+from tests.model.networks import network
 
 SILENT = SamplingSpec(logit_bias={SILENCE: 100.0})
 LOUD = SamplingSpec(logit_bias={SILENCE: -100.0, 257: -100.0})
@@ -165,9 +171,6 @@ def test_a_closed_stream_frees_its_pages_and_is_read_no_more() -> None:
         conversation.write("note", "more")
     conversation.end()
     drive(core, conversation)
-    from braid.testing import reference_logits
-    from tests.engine.harness import largest_difference
-
     expected = reference_logits(
         core.model, conversation.topology, conversation.transcript, probes=sorted(core.probes)
     )
@@ -351,3 +354,153 @@ def test_a_failed_forward_closes_the_session_and_frees_its_pages(monkeypatch: py
     assert conversation.is_closed
     assert core.cache.pool.num_used == 0
     core.cache.pool.check_integrity()
+
+
+# ---- corners
+
+
+def views_of(**streams: StreamSpec) -> Topology:
+    return Topology(decoding="views", streams=streams)
+
+
+def in_views(topology: Topology, template: bool = True) -> tuple[RecordingCore, Conversation]:
+    model = (
+        stock()
+        if template
+        else Model(network("llama"), TokenizerCodec(byte_tokenizer(template=None)), name="bare")
+    )
+    core = RecordingCore(model, kv_tokens=2000, page_size=4)
+    return core, Conversation(model, core.cache, topology)
+
+
+def test_a_model_without_a_template_answers_input_that_comes_at_once() -> None:
+    core, conversation = in_views(
+        views_of(user=user(), output=output(wait_k="end", max_tokens=3)), template=False
+    )
+    conversation.write("user", "hello world")
+    conversation.end()
+    drive(core, conversation)
+    assert conversation.turn_is_over
+    assert conversation.transcript.tokens("output")
+
+
+@pytest.mark.parametrize("decoding", ["rows", "views"])
+def test_a_stream_that_has_finished_cannot_be_forced_and_neither_can_one_between_turns(decoding: str) -> None:
+    streams = {"user": user(), "thought": output(max_tokens=40), "output": output(max_tokens=2, wait_k=1)}
+    core, conversation = in_views(Topology(decoding=decoding, streams=streams))  # pyright: ignore[reportArgumentType]
+    conversation.write("user", "hello there ")
+    drive(core, conversation, max_rows=18)
+    with pytest.raises(NothingToForceError, match="has finished"):
+        conversation.force("output", "more")
+    conversation.cancel()
+    conversation.end()
+    drive(core, conversation)
+    assert conversation.turn_is_over
+    with pytest.raises(NothingToForceError, match="nothing was written"):
+        conversation.force("output", "more")
+
+
+def test_forced_text_beats_a_token_that_was_drawn() -> None:
+    ends = SamplingSpec(logit_bias={257: 100.0})
+    core, conversation = opened(rows_of(user=user(), output=output(sampling=ends, max_tokens=9)))
+    conversation.write("user", "hi ")
+    drive(core, conversation, max_rows=1)
+    assert conversation.stage.outputs[0].pending == (257, False)
+    conversation.force("output", "kept")
+    conversation.end()
+    drive(core, conversation)
+    assert conversation.transcript.text("output") == "kept"
+
+
+def test_text_held_at_the_end_of_a_turn_is_fed_once() -> None:
+    core, conversation = opened(rows_of(user=user(), output=output(sampling=LOUD, max_tokens=2)))
+    conversation.write("user", "hello wor")
+    drive(core, conversation)
+    assert conversation.turn_is_over
+    assert conversation.flush("user") is False
+    conversation.write("user", "ld.")
+    conversation.end()
+    drive(core, conversation)
+    assert conversation.transcript.text("user") == "hello world."
+
+
+def test_what_was_written_to_a_closed_stream_does_not_become_history() -> None:
+    core, conversation = in_views(
+        views_of(document=user(), user=user(), output=output(wait_k="end", max_tokens=2))
+    )
+    conversation.write("document", "SECRET words ")
+    conversation.write("user", "hello")
+    conversation.close_stream("document")
+    conversation.end()
+    drive(core, conversation)
+    assert conversation.stage.preamble is not None
+    assert "hello" in conversation.stage.preamble.text
+    assert "SECRET" not in conversation.stage.preamble.text
+
+
+def test_text_held_for_a_stop_string_is_given_when_the_stream_is_cancelled() -> None:
+    core, conversation = opened(rows_of(user=user(), output=output(sampling=LOUD, stop=("a long stop",))))
+    conversation.write("user", "hi ")
+    conversation.force("output", "xy a long st")
+    drive(core, conversation, max_rows=13)
+    conversation.cancel("output")
+    deltas = [e for e in conversation.take_events() if isinstance(e, DeltaEvent)]
+    assert deltas[-1].text == "a long st"
+    assert conversation.transcript.text("output") == "xy a long st"
+
+
+def test_half_a_character_changes_nothing() -> None:
+    _, conversation = opened(rows_of(user=user(), output=output()))
+    with pytest.raises(InputError, match="surrogate"):
+        conversation.write("user", "a \ud800")
+    assert conversation.turn_is_over
+    with pytest.raises(EmptyInputError):
+        conversation.end()
+
+
+def test_a_trigger_that_fires_with_the_last_token_still_wakes_its_stream() -> None:
+    bias = SamplingSpec(logit_bias={97: 100.0})
+    topology = rows_of(
+        user=user(),
+        output=output(sampling=bias, max_tokens=1),
+        audit=output(sampling=bias, max_tokens=2, trigger=Trigger(on="output")),
+    )
+    core, conversation = opened(topology)
+    conversation.write("user", "x")
+    conversation.end()
+    drive(core, conversation)
+    assert conversation.transcript.text("audit") == "aa"
+    expected = reference_logits(core.model, topology, conversation.transcript, probes=sorted(core.probes))
+    assert largest_difference(core.logits, expected) <= 1e-6
+
+
+def test_a_thought_whose_reader_was_cancelled_stops() -> None:
+    topology = views_of(
+        user=user(), thought=output(visibility="internal", sampling=LOUD), output=output(wait_k="end")
+    )
+    core, conversation = in_views(topology)
+    conversation.write("user", "hello there")
+    conversation.cancel("output")
+    conversation.end()
+    drive(core, conversation, max_rows=60)
+    assert len(conversation.transcript.tokens("thought")) < 5
+    assert conversation.turn_is_over
+
+
+def test_one_full_pool_does_not_spoil_the_step_of_the_others() -> None:
+    topology = rows_of(user=user(feed="burst"), output=output(sampling=LOUD, max_tokens=3))
+    core, first = opened(topology, kv_tokens=48)
+    second = Conversation(core.model, core.cache, topology)
+    for conversation, length in ((first, 20), (second, 40)):
+        conversation.write("user", "x" * length)
+        conversation.end()
+    with pytest.raises(PoolFullError):
+        list(core.step([first, second]))
+    assert (first.t, second.t) == (21, 0)
+    drive(core, first)
+    assert first.turn_is_over
+    expected = reference_logits(core.model, topology, first.transcript, probes=sorted(core.probes))
+    assert largest_difference(core.logits, expected) <= 1e-6
+    first.close()
+    drive(core, second)
+    assert second.turn_is_over

@@ -118,6 +118,15 @@ async def test_held_text_is_fed_when_its_deadline_has_passed() -> None:
         assert any(e.kind == "flush" for e in session.transcript.events)
 
 
+async def test_a_stream_that_is_closed_before_its_deadline_harms_nothing() -> None:
+    two = topology(max_latency_ms=30.0)
+    async with Engine(model(), kv_tokens=400).open(two) as session:
+        await session.write("user", "hel")
+        await session.close_stream("user")
+        await anyio.sleep(0.1)
+        assert not session.is_closed
+
+
 async def test_a_session_must_be_entered_and_closing_twice_is_harmless() -> None:
     session = Engine(model(), kv_tokens=400).open(topology())
     with pytest.raises(SessionClosedError, match="async with"):
@@ -163,6 +172,10 @@ def test_generate_is_one_call() -> None:
     assert result.finished and result.metrics.rows == len(result.transcript.rows)
     assert result.kv_bytes == result.kv_tokens * 3 * 2 * 2 * 16 * 8
     assert any(isinstance(event, TurnEvent) for event in seen)
+    late: list[Event] = []
+    cut = generate(model(), topology(), "hello", max_rows=9, kv_tokens=400, on_event=late.append)
+    assert isinstance(late[-1], ClosedEvent)
+    assert "".join(e.text for e in late if isinstance(e, DeltaEvent)) == cut["output"].text
     cut = generate(model(), topology(), "hello", max_rows=2, kv_tokens=400)
     assert not cut.finished and len(cut.transcript.rows) == 2
 

@@ -388,7 +388,9 @@ class Conversation:
             lane.end_turn()
         if self.stage.preamble is not None:
             said = "".join(lane.text for lane in self.stage.inputs)
-            answers = [lane.turn_text for lane in self.stage.open_outputs() if lane.spec.visibility == "external"]
+            answers = [
+                lane.turn_text for lane in self.stage.open_outputs() if lane.spec.visibility == "external"
+            ]
             self.stage.preamble.remember(said, "".join(answers))
             self.stage.clear_turn()
 
