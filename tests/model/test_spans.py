@@ -61,9 +61,7 @@ def test_spans_anywhere_equal_plain_attention(
     token_ids = np.random.default_rng(seed).integers(0, VOCAB, sum(spans)).tolist()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan_module, "MASKED_AREA", area)  # ragged reads, split and whole
-        if not jointly:
-            patch.setattr(joint_module, "JOINT_AREA", 0)
-        found = span_logits(model, token_ids, spans, bases[: len(spans)], chunk)
+        found = span_logits(model, token_ids, spans, bases[: len(spans)], chunk, jointly=jointly)
     assert float((found - own_logits(model, token_ids)).abs().max()) <= 1e-6
 
 
@@ -133,9 +131,8 @@ def test_a_span_read_by_many_lanes_is_attended_once() -> None:
         )
         for i, pages in enumerate(own)
     ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joint_module, "JOINT_AREA", 0)
-        plan = model.plan(cache, positions=np.array([20, 20]), slots=slots, reads=reads)
+    positions = np.array([20, 20])
+    plan = model.plan(cache, positions=positions, slots=slots, reads=reads, jointly=False)
     (kind,) = plan.kinds.values()
     assert next(read.last - read.first for read in kind.reads if read.length >= 16) == 2
 

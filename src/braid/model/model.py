@@ -129,7 +129,9 @@ class Model:
             self.architecture.shapes, max_tokens, dtype=self.dtype, device=self.device, page_size=page_size
         )
 
-    def plan(self, cache: KVCache, *, positions: Ints, slots: Ints, reads: list[SpanRead]) -> Plan:
+    def plan(
+        self, cache: KVCache, *, positions: Ints, slots: Ints, reads: list[SpanRead], jointly: bool = True
+    ) -> Plan:
         """The plan of one forward; see `build_plan`.
 
         Raises:
@@ -148,6 +150,7 @@ class Model:
             slots=slots,
             reads=reads,
             like=self._like,
+            jointly=jointly,
         )
 
     @torch.inference_mode()

@@ -217,6 +217,7 @@ def build_plan(
     slots: Ints,
     reads: Sequence[SpanRead],
     like: Tensor,
+    jointly: bool = True,
 ) -> Plan:
     """Turn span reads into the tensors of one forward.
 
@@ -226,6 +227,7 @@ def build_plan(
         slots: Slot of each new token, -1 for a probe, `[N]`.
         reads: Who reads what. A kept token's own key is read like any other; a probe reads itself besides.
         like: A tensor of the dtype and device of the forward.
+        jointly: Let small forwards be attended jointly; False for a comparison of the two ways.
 
     Raises:
         UnsupportedModelError: A read is shifted and the model cannot shift.
@@ -238,11 +240,12 @@ def build_plan(
     kinds: dict[LayerKind, _KindPlan] = {}
     group = architecture.num_heads // architecture.shapes[0].num_kv_heads
     for kind in architecture.kinds:
-        joint = plan_jointly(architecture, kind, reads, positions, probes, cache.pool.page_size, like)
+        size = cache.pool.page_size
+        joint = plan_jointly(architecture, kind, reads, positions, probes, size, like) if jointly else None
         if joint is not None:
             kinds[kind] = _KindPlan(None, None, None, (), None, padded=False, joint=joint)
             continue
-        runs = runs_of(_by_slot(reads, positions, kind.window), len(positions), cache.pool.page_size)
+        runs = runs_of(_by_slot(reads, positions, kind.window), len(positions), size)
         pieces = [piece for run in runs for piece in _pieces(run, positions)]
         kinds[kind] = _tensors(architecture, kind, pieces, probes, len(positions), group, like)
     return Plan(
