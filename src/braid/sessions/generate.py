@@ -106,8 +106,9 @@ def generate(
                 on_event(event)
         result = result_of(conversation, core, time.perf_counter() - began)
         conversation.close()
-        for event in conversation.take_events() if on_event is not None else ():
-            on_event(event)
+        if on_event is not None:
+            for event in conversation.take_events():
+                on_event(event)
         return result
     finally:
         conversation.close()
