@@ -130,7 +130,6 @@ def plan_works(model: Model, cache: KVCache, works: Sequence[Work]) -> Plan:
 
 
 def _span_read(sight: Sight, first: int) -> SpanRead:
-    striped = isinstance(sight.pattern, Striped)
     return SpanRead(
         queries=first + np.arange(len(sight.stop), dtype=np.int64),
         pages=sight.span.pages,
@@ -140,5 +139,5 @@ def _span_read(sight: Sight, first: int) -> SpanRead:
         shifts=sight.shifts,
         stride=sight.pattern.stride if isinstance(sight.pattern, Striped) else 1,
         offset=sight.pattern.offset if isinstance(sight.pattern, Striped) else 0,
-        own=sight.span is sight.feed.span and not sight.feed.is_probe and striped,
+        own=sight.span is sight.feed.span and not sight.feed.is_probe,
     )

@@ -84,10 +84,14 @@ class InputLane:
         self.text = self.text.removesuffix(self.held_over)
         self.has_ended = True
 
+    def ends_with(self, entering: int) -> bool:
+        """Whether, once so many more tokens have entered a row, it has nothing more to say in this turn."""
+        return self.is_closed or ((self.has_ended or not self.text) and len(self.queue) <= entering)
+
     @property
     def is_drained(self) -> bool:
         """Whether no more comes in this turn, and all that came was read."""
-        return self.is_closed or ((self.has_ended or not self.text) and not self.queue)
+        return self.ends_with(0)
 
 
 @dataclass

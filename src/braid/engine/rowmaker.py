@@ -82,7 +82,7 @@ class RowMaker:
         """Enter the rows, if any, and wake the starters. `require_room` has been asked.
 
         Args:
-            rows: What enters; None wakes starters without a row (views, where a closer is enough to be asked).
+            rows: What enters; None wakes starters without a row: a closer, or a probe at the last row, asks them.
             starters: Outputs that begin their turn.
         """
         stage, record = self._stage, self._record

@@ -50,7 +50,7 @@ def may_start(
     num_read = sum(other.num_read + entering(other.label) for other in read)
     if not read:
         return any(other.num_read + entering(other.label) for other in inputs) or not inputs
-    has_all = all(_ends_with(other, entering(other.label)) for other in read)
+    has_all = all(other.ends_with(entering(other.label)) for other in read)
     wait = lane.spec.wait_k
     if wait == "end":
         return num_read > 0 and has_all
@@ -68,11 +68,6 @@ def is_unread(lane: OutputLane, table: LaneTable, outputs: Sequence[OutputLane])
     ]
     externals = [other for other in readers if other.spec.visibility == "external"]
     return bool(externals) and all(other.phase in ("asleep", "closed") for other in externals)
-
-
-def _ends_with(lane: InputLane, entering: int) -> bool:
-    """Whether, once so many more tokens have entered, an input has nothing more to say in this turn."""
-    return lane.is_closed or ((lane.has_ended or not lane.text) and len(lane.queue) <= entering)
 
 
 def _is_triggered(trigger: Trigger, outputs: Sequence[OutputLane], inputs: Sequence[InputLane]) -> bool:
