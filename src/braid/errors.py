@@ -30,7 +30,11 @@
     ├── SessionError                 a verb that the session's state does not allow
     │   ├── SessionClosedError
     │   ├── StreamClosedError
-    │   └── NothingToForceError
+    │   ├── NothingToForceError
+    │   └── QueueFullError
+    ├── EngineError                  the engine as a whole
+    │   ├── EngineBusyError
+    │   └── EngineClosedError
     └── UnsupportedByBackend
 
 Each class has an `exit_code` for the command line and a `code` for the wire; both are stable. A message says
@@ -50,6 +54,9 @@ __all__ = [
     "DirectionError",
     "DownloadError",
     "EmptyInputError",
+    "EngineBusyError",
+    "EngineClosedError",
+    "EngineError",
     "ForbiddenFlowError",
     "InputError",
     "IntegrityError",
@@ -58,6 +65,7 @@ __all__ = [
     "NothingToForceError",
     "PoolFullError",
     "PoolTooSmallError",
+    "QueueFullError",
     "SamplingError",
     "SessionClosedError",
     "SessionError",
@@ -296,6 +304,38 @@ class NothingToForceError(SessionError):
 
     exit_code = 64
     code = "session.nothing_to_force"
+
+
+class QueueFullError(SessionError):
+    """More input waits to be read than the session may hold; nothing was taken."""
+
+    exit_code = 65
+    code = "session.queue_full"
+
+
+class EngineError(BraidError):
+    """The engine as a whole."""
+
+    exit_code = 80
+    code = "engine"
+
+
+class EngineBusyError(EngineError):
+    """The engine serves as many sessions as it may; `retry_after_s` is when it is worth another try."""
+
+    exit_code = 81
+    code = "engine.busy"
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineClosedError(EngineError):
+    """The engine is shut down, or is shutting down."""
+
+    exit_code = 82
+    code = "engine.closed"
 
 
 class UnsupportedByBackend(BraidError):

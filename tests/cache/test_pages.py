@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from braid.cache import KVCache, PageList, PagePool
+from braid.cache import KVCache, PageGroup, PageList, PagePool
 from braid.cache.kv import LayerShape
 from braid.errors import IntegrityError, PoolFullError, PoolTooSmallError
 
@@ -58,6 +58,15 @@ class CacheMachine(RuleBasedStateMachine):
         length = round(share * pages.length)
         twin = pages.fork(length)
         self.contents[twin] = self.contents[pages][:length]
+        return twin
+
+    @rule(target=lists, pages=lists, source=lists, share=st.floats(0, 1))
+    def go_on_in_the_pages_of_another(self, pages: PageList, source: PageList, share: float) -> PageList:
+        start = min(pages.length, source.length) // 4 * 4
+        length = start + round(share * (source.length - start))
+        twin = pages.fork(start)
+        twin.borrow(source, length)
+        self.contents[twin] = self.contents[pages][:start] + self.contents[source][start:length]
         return twin
 
     @rule(pages=lists, share=st.floats(0, 1))
@@ -141,6 +150,37 @@ def test_check_integrity_notices_a_list_that_lies_about_its_length() -> None:
     pages.length = 5
     with pytest.raises(IntegrityError, match="tokens owns"):
         pool.check_integrity()
+
+
+def test_a_fork_lies_beside_the_lists_of_the_group_that_it_joins() -> None:
+    pool = PagePool(64, 4)
+    group = PageGroup()
+    other = pool.new_list(group)
+    shared = pool.new_list()
+    shared.append(4)
+    other.append(4)
+    twin = shared.fork(group=group)
+    twin.append(4)
+    assert twin.pages[-1] == other.pages[-1] + 1
+
+
+def test_another_lists_page_cannot_begin_in_the_middle_of_one() -> None:
+    pool = PagePool(8, 4)
+    first, second = pool.new_list(), pool.new_list()
+    first.append(3)
+    second.append(8)
+    with pytest.raises(AssertionError, match="in the middle"):
+        first.borrow(second, 8)
+
+
+def test_reference_counts_are_for_reading() -> None:
+    pool = PagePool(3, 4)
+    pages = pool.new_list()
+    pages.append(4)
+    pages.fork()
+    assert pool.reference_counts.tolist() == [2, 0, 0]
+    with pytest.raises(ValueError, match="read-only"):
+        pool.reference_counts[0] = 1
 
 
 def test_slots_come_in_order() -> None:

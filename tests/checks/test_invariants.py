@@ -13,8 +13,8 @@ import torch
 from braid.cache import PagePool
 from braid.checks.run import INVARIANTS, check_model
 from braid.checks.subject import Subject
-from braid.engine import layout
-from braid.engine.layout import RowLayout, ViewLayout
+from braid.engine.local import layout
+from braid.engine.local.layout import RowLayout, ViewLayout
 from braid.engine.rowmaker import RowMaker
 from braid.errors import UnsupportedByBackend
 from braid.model.linear import RowLinear
@@ -131,14 +131,14 @@ def test_control_another_token_than_the_likeliest(monkeypatch: pytest.MonkeyPatc
     def second_best(logits_NV: torch.Tensor, draws: Any) -> list[int]:
         return logits_NV.topk(2).indices[:, 1].tolist()
 
-    monkeypatch.setattr("braid.engine.core.sample", second_best)
+    monkeypatch.setattr("braid.engine.local.backend.sample", second_best)
     fails("plain_equals_generate")
 
 
 def test_control_silence_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     probe = RowMaker._probe
     monkeypatch.setattr(
-        RowMaker, "_probe", lambda self, lane, t: replace(probe(self, lane, t), is_probe=False)
+        RowMaker, "_probe", lambda self, lane, t, ask=None: probe(self, lane, t, ask)._replace(keep=True)
     )
     fails("silence_keeps_no_kv")
 

@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 import torch
 
+from braid.checks.subject import RecordingCore
 from braid.engine.conversation import Conversation
-from braid.engine.core import EngineCore
 from braid.model import joint
 from braid.model.checkpoint import TrainedStreams, TrainedTopology
 from braid.model.codec import TokenizerCodec
@@ -59,14 +59,26 @@ def attending(jointly: bool) -> Iterator[None]:
         yield
 
 
-def drive(core: EngineCore, conversation: Conversation, *, max_rows: int = 200) -> list[Event]:
-    """Step until there is nothing to do, or for so many rows; the pool's books are checked after every step."""
+def step(core: RecordingCore, *conversations: Conversation) -> list[Event]:
+    """One step, checked: the pool's books are right, and whoever cannot go on raises."""
+    report = core.step(conversations)
+    core.cache.pool.check_integrity()
+    if core.recording.prefixes is not None:
+        core.recording.prefixes.check_integrity()
+    for _, error in report.failures:
+        raise error
+    return [event for conversation in conversations for event in conversation.take_events()]
+
+
+def drive(core: RecordingCore, *conversations: Conversation, max_rows: int = 200) -> list[Event]:
+    """Step until nobody has anything to do, or for so many rows."""
     events: list[Event] = []
-    while conversation.t < max_rows and (conversation.has_work or not conversation.turn_is_over):
-        fresh = [event for batch in core.step([conversation]) for event in batch]
-        core.cache.pool.check_integrity()
+    while busy := [
+        c for c in conversations if c.t < max_rows and (c.has_work or not (c.turn_is_over or c.is_closed))
+    ]:
+        fresh = step(core, *busy)
         events += fresh
-        if not fresh and not conversation.has_work:
+        if not fresh and not any(c.has_work for c in busy):
             break
     return events
 

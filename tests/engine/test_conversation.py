@@ -8,7 +8,6 @@ import pytest
 
 from braid.checks.subject import RecordingCore
 from braid.engine.conversation import Conversation
-from braid.engine.core import EngineCore
 from braid.errors import (
     CheckpointConflictError,
     ContextOverflowError,
@@ -29,7 +28,7 @@ from braid.streams.events import ClosedEvent, DeltaEvent, QuiescentEvent, StateE
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology, Trigger
 from braid.testing import reference_logits
-from tests.engine.harness import SILENCE, chatty, drive, largest_difference, stock, trained
+from tests.engine.harness import SILENCE, chatty, drive, largest_difference, step, stock, trained
 from tests.fakes import byte_tokenizer
 from tests.model.networks import network
 
@@ -51,7 +50,7 @@ def output(**changes: Any) -> StreamSpec:
 
 def opened(topology: Topology, **settings: Any) -> tuple[RecordingCore, Conversation]:
     core = RecordingCore(trained(topology), kv_tokens=settings.pop("kv_tokens", 600), page_size=4)
-    return core, Conversation(core.model, core.cache, topology, **settings)
+    return core, core.open(topology, **settings)
 
 
 def test_nothing_happens_until_something_is_written() -> None:
@@ -187,7 +186,7 @@ def test_a_full_pool_changes_nothing_and_the_same_step_works_later() -> None:
     before = (conversation.t, len(conversation.transcript.entries), core.cache.num_tokens)
     for _ in range(2):
         with pytest.raises(PoolFullError, match="close a session"):
-            list(core.step([conversation]))
+            step(core, conversation)
         assert (conversation.t, len(conversation.transcript.entries), core.cache.num_tokens) == before
         core.cache.pool.check_integrity()
     hog.release()
@@ -201,7 +200,7 @@ def test_a_pool_that_could_never_hold_the_input_is_another_error() -> None:
     conversation.write("user", "x" * 40)
     conversation.end()
     with pytest.raises(PoolTooSmallError, match="kv_tokens"):
-        list(core.step([conversation]))
+        step(core, conversation)
 
 
 @pytest.mark.parametrize("decoding", ["rows", "views"])
@@ -210,15 +209,15 @@ def test_a_session_longer_than_the_context_is_refused_before_anything_changes(de
         decoding=decoding, streams={"user": user(feed="burst"), "output": output(wait_k="end")}
     )
     model = stock() if decoding == "views" else trained(topology)
-    core = EngineCore(model, kv_tokens=9000)
-    conversation = Conversation(model, core.cache, topology, prefill_chunk=8000)
+    core = RecordingCore(model, kv_tokens=9000)
+    conversation = core.open(topology)
     while conversation.has_work:
-        list(core.step([conversation]))
+        step(core, conversation)
     conversation.write("user", "x" * 5000)
     conversation.end()
     before = core.cache.num_tokens
     with pytest.raises(ContextOverflowError, match="4096"):
-        list(core.step([conversation]))
+        step(core, conversation)
     assert core.cache.num_tokens == before
     core.cache.pool.check_integrity()
 
@@ -261,12 +260,13 @@ def test_wrong_streams_and_directions_have_their_own_errors() -> None:
 
 
 def test_what_this_engine_cannot_do_is_refused_when_the_session_opens() -> None:
-    core = EngineCore(stock(), kv_tokens=64)
-    adaptive = rows_of(user=user(), output=output(wait_k="adaptive"))
+    core = RecordingCore(stock(), kv_tokens=64)
     held = rows_of(user=user(), output=output(held_by=("audit",)), audit=output())
-    for topology, match in ((adaptive, "adaptive"), (held, "held_by")):
-        with pytest.raises(UnsupportedByBackend, match=match):
-            Conversation(core.model, core.cache, topology)
+    asks = rows_of(user=user(), output=output(trigger=Trigger(on="user", predicate="is_odd")))
+    with pytest.raises(UnsupportedByBackend, match="held_by"):
+        core.open(held)
+    with pytest.raises(InputError, match="is_odd"):
+        core.open(asks)
     assert core.cache.pool.num_used == 0 and not core.cache.pool.lists
 
 
@@ -275,7 +275,7 @@ def test_a_topology_that_contradicts_the_checkpoint_is_refused() -> None:
     model = trained(topology)
     other = Topology(streams=topology.streams, same_row="none")
     with pytest.raises(CheckpointConflictError, match="same_row"):
-        Conversation(model, model.new_cache(64), other)
+        RecordingCore(model, kv_tokens=64).open(other)
 
 
 def test_writing_after_the_end_goes_on_in_the_same_turn_and_a_new_turn_begins_after_the_answer() -> None:
@@ -327,14 +327,11 @@ def test_sessions_in_one_batch_say_what_each_says_alone() -> None:
         return list(conversation.transcript.entries)
 
     core = RecordingCore(trained(topology), kv_tokens=2000, page_size=4)
-    together = [Conversation(core.model, core.cache, topology) for _ in texts]
+    together = [core.open(topology) for _ in texts]
     for conversation, text in zip(together, texts, strict=True):
         conversation.write("user", text)
         conversation.end()
-    while busy := [c for c in together if c.has_work or not c.turn_is_over]:
-        if not [e for batch in core.step(busy) for e in batch] or max(c.t for c in together) > 60:
-            break
-        core.cache.pool.check_integrity()
+    drive(core, *together, max_rows=60)
     for conversation, text in zip(together, texts, strict=True):
         entries = alone(text)
         assert list(conversation.transcript.entries)[: len(entries)] == entries
@@ -348,9 +345,9 @@ def test_a_failed_forward_closes_the_session_and_frees_its_pages(monkeypatch: py
     def fail(*_: Any) -> None:
         raise MemoryError("no memory")
 
-    monkeypatch.setattr(core, "_forward", fail)
+    monkeypatch.setattr(core.recording, "_forward", fail)
     with pytest.raises(MemoryError):
-        list(core.step([conversation]))
+        step(core, conversation)
     assert conversation.is_closed
     assert core.cache.pool.num_used == 0
     core.cache.pool.check_integrity()
@@ -370,7 +367,7 @@ def in_views(topology: Topology, template: bool = True) -> tuple[RecordingCore, 
         else Model(network("llama"), TokenizerCodec(byte_tokenizer(template=None)), name="bare")
     )
     core = RecordingCore(model, kv_tokens=2000, page_size=4)
-    return core, Conversation(model, core.cache, topology)
+    return core, core.open(topology)
 
 
 def test_a_model_without_a_template_answers_input_that_comes_at_once() -> None:
@@ -487,20 +484,19 @@ def test_a_thought_whose_reader_was_cancelled_stops() -> None:
     assert conversation.turn_is_over
 
 
-def test_one_full_pool_does_not_spoil_the_step_of_the_others() -> None:
+def test_whoever_finds_no_room_waits_until_the_others_have_gone() -> None:
     topology = rows_of(user=user(feed="burst"), output=output(sampling=LOUD, max_tokens=3))
     core, first = opened(topology, kv_tokens=48)
-    second = Conversation(core.model, core.cache, topology)
+    second = core.open(topology)
     for conversation, length in ((first, 20), (second, 40)):
         conversation.write("user", "x" * length)
         conversation.end()
-    with pytest.raises(PoolFullError):
-        list(core.step([first, second]))
+    report = core.step([first, second])
+    assert report.deferred == [second] and not report.failures
     assert (first.t, second.t) == (21, 0)
     drive(core, first)
     assert first.turn_is_over
     expected = reference_logits(core.model, topology, first.transcript, probes=sorted(core.probes))
     assert largest_difference(core.logits, expected) <= 1e-6
-    first.close()
-    drive(core, second)
-    assert second.turn_is_over
+    drive(core, second)  # the first one rests, and gives its pages
+    assert first.is_evicted and second.turn_is_over

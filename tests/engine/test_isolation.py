@@ -29,7 +29,7 @@ def script(conversation: Conversation, texts: dict[str, str]) -> None:
 
 def logits_of(topology: Topology, architecture: str, texts: dict[str, str]) -> ReferenceLogits:
     core = RecordingCore(trained(topology, architecture), kv_tokens=800, page_size=4)
-    conversation = Conversation(core.model, core.cache, topology)
+    conversation = core.open(topology)
     script(conversation, texts)
     drive(core, conversation, max_rows=40)
     return core.logits
@@ -83,7 +83,7 @@ def test_views_do_not_leak_by_one_bit() -> None:
 
     def run(thought: str) -> ReferenceLogits:
         core = RecordingCore(stock(), kv_tokens=800, page_size=4)
-        conversation = Conversation(core.model, core.cache, topology)
+        conversation = core.open(topology)
         conversation.write("user", "hello there")
         conversation.end()
         conversation.force("thought", thought)

@@ -72,7 +72,7 @@ def run(
     topology: Topology, architecture: str, texts: list[str], *, page_size: int = 4
 ) -> tuple[RecordingCore, Conversation]:
     core = RecordingCore(trained(topology, architecture), kv_tokens=2000, page_size=page_size)
-    conversation = Conversation(core.model, core.cache, topology, seed=1)
+    conversation = core.open(topology, seed=1)
     for at, text in enumerate(texts):
         for name in topology.input_names:
             conversation.write(name, text)
@@ -134,14 +134,14 @@ def test_control_a_wrong_mask_is_noticed(change: str) -> None:
 
 
 def test_control_flat_positions_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from braid.engine.layout import RowLayout
+    from braid.engine.local.layout import RowLayout
 
     def flat(self: RowLayout, label: str, span: object, times: object, replays: object = None) -> object:
         return times + conversation.kv_tokens  # pyright: ignore[reportOperatorIssue]
 
     monkeypatch.setattr(RowLayout, "place", flat)
     core = RecordingCore(trained(SOLVE), kv_tokens=400)
-    conversation = Conversation(core.model, core.cache, SOLVE, seed=1)
+    conversation = core.open(SOLVE, seed=1)
     conversation.write("user", "how many apples")
     drive(core, conversation, max_rows=12)
     assert difference(core, conversation) > 1e-3
@@ -191,7 +191,7 @@ def test_a_stock_model_runs_native_rows_too() -> None:
             "output": StreamSpec(direction="output", wait_k="end", max_tokens=8),
         }
     )
-    conversation = Conversation(core.model, core.cache, topology)
+    conversation = core.open(topology)
     conversation.write("user", "hello")
     conversation.end()
     drive(core, conversation)

@@ -76,7 +76,7 @@ def test_views_equal_the_oracle(
     }
     topology = THINK_ALOUD.model_copy(update={"streams": streams, "same_row": same_row, "reads": reads})
     core = RecordingCore(stock(architecture), kv_tokens=3000, page_size=4)
-    conversation = Conversation(core.model, core.cache, topology, seed=seed, copies={"thought": copies})
+    conversation = core.open(topology, seed=seed, copies={"thought": copies})
     with attending(jointly):
         drive(core, conversation)
         for stream, text, rows in pieces:  # text arrives while others speak, after `end` too
@@ -92,7 +92,7 @@ def test_views_equal_the_oracle(
 
 def test_text_that_arrives_midway_is_read_by_both_in_the_next_row() -> None:
     core = RecordingCore(stock(), kv_tokens=3000)
-    conversation = Conversation(core.model, core.cache, THINK_ALOUD)
+    conversation = core.open(THINK_ALOUD)
     conversation.write("user", "first ")
     conversation.end()
     drive(core, conversation, max_rows=conversation.t + 10)
@@ -114,7 +114,7 @@ def test_plain_equals_generate_for_three_turns(architecture: str) -> None:
     plain = topology("plain")
     spec = plain.streams["output"].model_copy(update={"max_tokens": 12})
     plain = plain.model_copy(update={"streams": {**plain.streams, "output": spec}})
-    conversation = Conversation(core.model, core.cache, plain)
+    conversation = core.open(plain)
     messages: list[dict[str, str]] = []
     tokenizer = core.model.codec.hf
     for said in ("hello there", "and now?", "thanks"):
@@ -145,23 +145,28 @@ def test_plain_equals_generate_for_three_turns(architecture: str) -> None:
         )
 
 
-def test_a_plain_conversation_is_never_shifted() -> None:
+def test_a_plain_conversation_is_never_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
     from braid.streams.presets import topology
 
     core = RecordingCore(stock(), kv_tokens=2000)
-    conversation = Conversation(core.model, core.cache, topology("plain"))
+    conversation = core.open(topology("plain"))
     conversation.write("user", "hello")
     conversation.end()
-    while conversation.t < 20 and (work := conversation.prepare()) is not None:
-        assert not any(sight.shifts.any() for sight in work.sights)
-        conversation.advance(
-            work, [65] * len(work.predicted), core.model.hf.get_input_embeddings().weight[:1]
-        )
+    seen: list[bool] = []
+    plan = core.recording._plan
+
+    def watched(feeds: Any, sights: Any) -> Any:
+        seen.append(any(sight.shifts.any() for sight in sights))
+        return plan(feeds, sights)
+
+    monkeypatch.setattr(core.recording, "_plan", watched)
+    drive(core, conversation, max_rows=20)
+    assert seen and not any(seen)
 
 
 def test_interrupt_ends_with_a_token_and_cancel_without() -> None:
     core = RecordingCore(stock(), kv_tokens=2000)
-    conversation = Conversation(core.model, core.cache, THINK_ALOUD, seed=4)
+    conversation = core.open(THINK_ALOUD, seed=4)
     conversation.write("user", "hello ")
     conversation.end()
     drive(core, conversation, max_rows=conversation.t + 9)
@@ -176,14 +181,14 @@ def test_interrupt_ends_with_a_token_and_cancel_without() -> None:
 
 def test_the_next_turn_reads_the_last_answer_and_idle_steps_prefill_it() -> None:
     core = RecordingCore(stock(), kv_tokens=4000)
-    conversation = Conversation(core.model, core.cache, THINK_ALOUD)
+    conversation = core.open(THINK_ALOUD)
     for said in ("one ", "two "):
         conversation.write("user", said)
         conversation.end()
         events = drive(core, conversation, max_rows=conversation.t + 60)
         assert any(isinstance(event, TurnEvent) for event in events)
         assert conversation.stage.preamble is not None
-        assert conversation.kv_tokens == len(conversation.stage.preamble.span)
+        assert conversation.kv_tokens == conversation.stage.preamble.num_cached == core.cache.num_tokens
     assert "one " in conversation.stage.preamble.text and "two " in conversation.stage.preamble.text
     assert difference(core, conversation) <= TOLERANCE
 
@@ -193,7 +198,7 @@ def test_a_window_limits_what_a_lane_sees_of_another() -> None:
         update={"patterns": {"output": {"thought": Window(2)}, "thought": {"user": Window(3)}}}
     )
     core = RecordingCore(stock(), kv_tokens=2000)
-    conversation = Conversation(core.model, core.cache, narrow)
+    conversation = core.open(narrow)
     conversation.write("user", "hello ")
     conversation.end()
     drive(core, conversation, max_rows=conversation.t + 12)
@@ -209,9 +214,7 @@ def test_without_a_template_text_is_continued_as_generate_does() -> None:
     core = RecordingCore(bare, kv_tokens=2000)
     plain = topology("plain")
     spec = plain.streams["output"].model_copy(update={"max_tokens": 12})
-    conversation = Conversation(
-        bare, core.cache, plain.model_copy(update={"streams": {**plain.streams, "output": spec}})
-    )
+    conversation = core.open(plain.model_copy(update={"streams": {**plain.streams, "output": spec}}))
     conversation.write("user", "once upon ")
     drive(core, conversation, max_rows=4)
     conversation.write("user", "a time")
@@ -234,7 +237,7 @@ def test_stripes_have_no_meaning_in_views() -> None:
     core = RecordingCore(stock(), kv_tokens=200)
     striped = THINK_ALOUD.model_copy(update={"patterns": {"output": {"thought": Striped(2, 0)}}})
     with pytest.raises(UnsupportedByBackend, match="striped"):
-        Conversation(core.model, core.cache, striped)
+        core.open(striped)
     assert core.cache.pool.num_used == 0
     core.cache.pool.check_integrity()
 
@@ -242,14 +245,14 @@ def test_stripes_have_no_meaning_in_views() -> None:
 def test_control_a_forgotten_shift_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from braid.engine.layout import ViewLayout
+    from braid.engine.local.layout import ViewLayout
 
     real = ViewLayout.sights
     monkeypatch.setattr(
         ViewLayout, "sights", lambda self, feed: [replace(s, shifts=s.shifts * 0) for s in real(self, feed)]
     )
     core = RecordingCore(stock(), kv_tokens=2000)
-    conversation = Conversation(core.model, core.cache, THINK_ALOUD)
+    conversation = core.open(THINK_ALOUD)
     conversation.write("user", "hello ")
     drive(core, conversation, max_rows=10)
     conversation.write("user", "again ")

@@ -87,7 +87,7 @@ def test_plain_equals_generate_on_ten_prompts(smollm2: Model, capsys: pytest.Cap
 
 def test_plain_equals_generate_in_a_three_turn_conversation(smollm2: Model) -> None:
     core = EngineCore(smollm2)
-    conversation = Conversation(smollm2, core.cache, limited())
+    conversation = core.open(limited())
     messages: list[dict[str, str]] = []
     excused: list[str] = []
     for said in ("My name is Ada and I like tea.", "What do I like?", "And what is my name?"):

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from braid.streams.grammar import Grammar
 from braid.streams.influence import influences
 from braid.streams.patterns import Dense, Pattern, Striped, Window
 from braid.streams.sampling import SamplingSpec
@@ -54,6 +55,34 @@ def sampling_specs() -> st.SearchStrategy[SamplingSpec]:
     return st.builds(lambda a, b: SamplingSpec(**a, **b), st.just({}) | filters, rest)
 
 
+def _json() -> st.SearchStrategy[Any]:
+    leaf = (
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts
+    )
+    return st.recursive(
+        leaf, lambda each: st.lists(each, max_size=2) | st.dictionaries(texts, each, max_size=2)
+    )
+
+
+def grammars() -> st.SearchStrategy[Grammar]:
+    schemas = st.just(True) | st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.sampled_from(["object", "null", ["array", "string"]]),
+            "const": _json(),
+            "enum": st.lists(_json(), max_size=2),
+            "properties": st.dictionaries(texts, st.booleans() | st.just({"type": "number"}), max_size=2),
+        },
+    )
+    regexes = st.sampled_from(["[0-9]+", "yes|no", r"\d{2}\.", "#", " x", "\n", "on", "7", r"\p{Lu}"])
+    larks = st.sampled_from(['start: "a"', "start: a\na: /b+/\n%ignore / /\n"])
+    return (
+        schemas.map(lambda schema: Grammar(json_schema=schema))
+        | regexes.map(lambda regex: Grammar(regex=regex))
+        | larks.map(lambda lark: Grammar(lark=lark))
+    )
+
+
 def patterns() -> st.SearchStrategy[Pattern]:
     striped = counts.flatmap(lambda stride: st.builds(Striped, st.just(stride), st.integers(0, stride - 1)))
     return st.just(Dense()) | st.builds(Window, counts) | striped
@@ -81,6 +110,7 @@ def _output_spec(names: list[str], before: list[str], *, reads_input: bool, in_v
         "chunk_size": counts,
         "max_streams": counts,
         "sampling": sampling_specs(),
+        "grammar": grammars(),
         "stop": st.lists(texts, max_size=2).map(tuple),
         "max_tokens": counts,
         "prefix": texts,

@@ -27,12 +27,13 @@ import torch
 
 from braid.bench.machine import describe_machine
 from braid.bench.stock import StockProcess
-from braid.engine.assembly import Entry, assemble
-from braid.engine.conversation import Conversation
+from braid.engine.backend import Ask, Draw, Entry, Item, Trim
 from braid.engine.core import EngineCore
-from braid.engine.work import Work
+from braid.engine.local import LocalBackend
+from braid.engine.scheduler import Demand, SchedulerPolicy
 from braid.errors import InputError
 from braid.model.model import Model
+from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology
 
 __all__ = ["COUNTS", "RowFigures", "SpeakingRows", "bench_rows"]
@@ -119,8 +120,11 @@ class SpeakingRows:
         once, twice = (len(model.codec.encode(FILLER * n)[0]) for n in (1, 2))
         text = FILLER * (2 + read // (twice - once))
         size = len(model.codec.encode(text)[0])
-        self._core = EngineCore(model, kv_tokens=size + (num_outputs + 1) * (said + 2 * 16) + 256)
-        self._conversation = self._converse(model, Topology(streams=streams))
+        size = size + (num_outputs + 1) * (said + 2 * 16) + 256
+        self._backend = LocalBackend(model, kv_tokens=size, prefix_share=0.0)
+        everything = SchedulerPolicy(step_tokens=size, chunk_tokens=size)
+        self._core = EngineCore(self._backend, policy=everything)
+        self._conversation = self._core.open(Topology(streams=streams))
         self._conversation.write("user", text)
         self._conversation.flush("user")
         for _ in range(said + 1):
@@ -142,17 +146,16 @@ class SpeakingRows:
         self._restore()
         return ms
 
-    def _converse(self, model: Model, topology: Topology) -> Conversation:
-        return Conversation(model, self._core.cache, topology, prefill_chunk=self._core.cache.pool.num_slots)
-
     def _step(self) -> None:
-        for _ in self._core.step([self._conversation]):
-            pass
+        report = self._core.step([self._conversation])
+        assert report.worked, "every lane speaks in every row"
 
     def _restore(self) -> None:
-        for span, length in zip(self._conversation.stage.spans, self._lengths, strict=True):
-            assert span is not None
-            span.trim(length)
+        stage = self._conversation.stage
+        lanes = [*stage.inputs, *stage.outputs]
+        for lane, length in zip(lanes, self._lengths, strict=True):
+            self._backend.apply([Trim(self._conversation.number, lane.label, length)])
+            lane.num_kept = length
         self._keep_talking()
 
     def _keep_talking(self) -> None:
@@ -170,33 +173,29 @@ class SpeakingRows:
 class ProbedRows(SpeakingRows):
     """The same session, timed on steps whose batch is one probe of each output.
 
-    A session never makes such a row: a row keeps a token. So the work is put together here, from the session's own
-    lanes and layout, and goes the whole way through the step; the drawn tokens are dropped.
+    A session never makes such a row: a row keeps a token. So the session's part of the step is replaced by an item that
+    is put together here, which goes the whole way through the step; the drawn tokens are dropped.
     """
 
     def __init__(self, model: Model, num_outputs: int, cached: int) -> None:
         super().__init__(model, num_outputs, cached)
-        assert isinstance(self._conversation, _Probing)
-        self._conversation.is_probing = True
-
-    def _converse(self, model: Model, topology: Topology) -> Conversation:
-        return _Probing(model, self._core.cache, topology, prefill_chunk=self._core.cache.pool.num_slots)
-
-
-class _Probing(Conversation):
-    """A conversation that can be told to probe all its outputs, and do nothing else, in every step."""
-
-    is_probing = False
-
-    def prepare(self) -> Work | None:
-        if not self.is_probing:
-            return super().prepare()
-        probe = [self.model.probe_id]
-        lanes = self.stage.outputs
-        probes = [
-            Entry(lane.label, lane.span, probe, [self.t], is_probe=True, predict=True) for lane in lanes
-        ]
-        return assemble(self.stage.layout, probes)
+        conversation = self._conversation
+        lanes = conversation.stage.outputs
+        spec = SamplingSpec()
+        entries = [
+            Entry(lane.label, lane.label, (model.probe_id,), (conversation.t,), False, Ask((
+                Draw(spec, lane.label, 0, 0, 0, {}),
+            )))
+            for lane in lanes
+        ]  # fmt: skip
+        item = Item(conversation.number, "decode", entries)
+        replaced: dict[str, Callable[..., object]] = {
+            "demand": lambda now: Demand(conversation.number, len(entries), 0, 0, 0),
+            "prepare": lambda grant, now: (item, []),
+            "advance": lambda answers: None,
+        }
+        for name, function in replaced.items():
+            setattr(conversation, name, function)
 
 
 def read_weights(model: Model) -> float:

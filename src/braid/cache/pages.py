@@ -87,6 +87,13 @@ class PagePool:
         """How many lists own the page."""
         return int(self._references[page])
 
+    @property
+    def reference_counts(self) -> NDArray[np.int32]:
+        """How many lists own each page, `[P]`; a view that cannot be written to."""
+        counts = self._references.view()
+        counts.flags.writeable = False
+        return counts
+
     def can_allocate(self, num_pages: int) -> bool:
         """Whether so many pages are free."""
         return num_pages <= self._num_free
@@ -270,20 +277,40 @@ class PageList:
         index = np.arange(start, stop, dtype=np.int64)
         return pages[index // size - first] * size + index % size
 
-    def fork(self, length: int | None = None) -> PageList:
+    def fork(self, length: int | None = None, group: PageGroup | None = None) -> PageList:
         """A second list over the same first tokens; the pages are shared until one of the two writes.
 
         Args:
             length: How many tokens the fork begins with; all when None.
+            group: The lists beside which the fork's own pages are to lie; a group of its own when None.
         """
         length = self.length if length is None else length
         assert 0 <= length <= self.length, f"a list of {self.length} tokens cannot be forked at {length}"
-        twin = PageList(self._pool, PageGroup())
+        twin = PageList(self._pool, PageGroup() if group is None else group)
         twin.pages = self.pages[: self._pool.pages_for(length)]
         twin.length = length
         self._pool.retain(twin.pages)
         self._pool.adopt(twin)
         return twin
+
+    def borrow(self, source: PageList, length: int) -> None:
+        """Go on with the tokens of another list, from as many as there are here already; its pages are shared.
+
+        Args:
+            source: A list of the same pool whose tokens up to `length` are what this list is to hold.
+            length: How many tokens this list has afterwards. What it has before fills whole pages.
+        """
+        assert source._pool is self._pool, "lists of two pools cannot share pages"
+        assert self.length % self._pool.page_size == 0, (
+            "another list's page cannot begin in the middle of one"
+        )
+        assert self.length <= length <= source.length, (
+            f"a list of {source.length} tokens cannot bring one of {self.length} to {length}"
+        )
+        shared = source.pages[len(self.pages) : self._pool.pages_for(length)]
+        self._pool.retain(shared)
+        self.pages.extend(shared)
+        self.length = length
 
     def trim(self, length: int) -> None:
         """Forget all tokens from index `length` on."""

@@ -28,7 +28,9 @@ from braid.checks.phrasings import PHRASINGS, PLACES, WORDS, Phrasing, Place
 from braid.checks.subject import with_specs
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
-from braid.engine.work import Work
+from braid.engine.local import LocalBackend
+from braid.engine.local.work import Feed
+from braid.engine.scheduler import SchedulerPolicy
 from braid.errors import InputError
 from braid.model.model import Model
 from braid.model.plan import Plan
@@ -40,6 +42,8 @@ NUM_FREE = 6
 """Tokens that the writer says by itself."""
 BATCH = 20
 """Sessions that are stepped together."""
+TOGETHER = SchedulerPolicy(step_tokens=1 << 20, chunk_tokens=1 << 20)
+"""All sessions of a batch make every row together, so that runs can be compared step by step."""
 MAX_TOKENS = 640
 """Tokens that one session takes at most, even where a token is a byte."""
 
@@ -142,16 +146,16 @@ def measure_codewords(
         if on_progress is not None:
             on_progress(done, total)
 
-    core = _ListeningCore(model, kv_tokens=BATCH * MAX_TOKENS)
-    return {place: _measure(core, codeword_cases(model, place, cases), progress) for place in PLACES}
+    backend = _Listening(model, kv_tokens=BATCH * MAX_TOKENS)
+    return {place: _measure(backend, codeword_cases(model, place, cases), progress) for place in PLACES}
 
 
-def _measure(core: _ListeningCore, cases: Sequence[Case], progress: Callable[[int], None]) -> PlaceFigures:
+def _measure(backend: _Listening, cases: Sequence[Case], progress: Callable[[int], None]) -> PlaceFigures:
     sequential = views = blocked = 0
     difference = 0.0
 
     def run(scripts: Sequence[_Script]) -> _Heard:
-        heard = _run(core, scripts)
+        heard = _run(backend, scripts)
         progress(len(scripts))
         return heard
 
@@ -165,7 +169,7 @@ def _measure(core: _ListeningCore, cases: Sequence[Case], progress: Callable[[in
         views += sum(a and b for a, b in zip(can, does, strict=True))
         blocked += sum(_repeats(kept, batch))
         difference = max(difference, _difference(kept.logits, changed.logits))
-    return PlaceFigures(len(cases), sequential, views, blocked, 1 / len(code_words(core.model)), difference)
+    return PlaceFigures(len(cases), sequential, views, blocked, 1 / len(code_words(backend.model)), difference)
 
 
 # ---- running a batch
@@ -216,25 +220,26 @@ def _concurrent(case: Case, *, is_blocked: bool = False, word: str | None = None
     return _Script(topology, phrasing.question, phrasing.answer, thought=reveal)
 
 
-class _ListeningCore(EngineCore):
+class _Listening(LocalBackend):
     """Keeps the logits that writers drew from."""
 
     def __init__(self, model: Model, *, kv_tokens: int) -> None:
-        super().__init__(model, kv_tokens=kv_tokens)
+        super().__init__(model, kv_tokens=kv_tokens, prefix_share=0.0)
         self.heard: list[Tensor] = []
 
-    def _forward(self, plan: Plan, works: Sequence[Work]) -> Tensor:
-        logits_NV = super()._forward(plan, works)
-        labels = [label for work in works for label in work.predicted]
+    def _forward(self, plan: Plan, feeds: Sequence[Feed]) -> Tensor:
+        logits_NV = super()._forward(plan, feeds)
+        labels = [feed.label for feed in feeds if feed.ask is not None]
         rows = [row for row, label in enumerate(labels) if label == "output"]
         if rows:
             self.heard.append(logits_NV[rows].clone())
         return logits_NV
 
 
-def _run(core: _ListeningCore, scripts: Sequence[_Script]) -> _Heard:
-    model, core.heard = core.model, []
-    sessions = [Conversation(model, core.cache, _limited(model, script)) for script in scripts]
+def _run(backend: _Listening, scripts: Sequence[_Script]) -> _Heard:
+    model, backend.heard = backend.model, []
+    core = EngineCore(backend, policy=TOGETHER)
+    sessions = [core.open(_limited(model, script)) for script in scripts]
     for session, script in zip(sessions, scripts, strict=True):
         session.write("user", script.question)
         if script.late is None:
@@ -250,13 +255,12 @@ def _run(core: _ListeningCore, scripts: Sequence[_Script]) -> _Heard:
             session.write("user", script.late)
             session.end()
     while any(not session.turn_is_over for session in sessions):
-        for _ in core.step([session for session in sessions if not session.turn_is_over]):
-            pass
+        _step(core, [session for session in sessions if not session.turn_is_over])
     texts = [s.transcript.text("output") for s in sessions]
     for session in sessions:
         session.close()
     return _Heard(
-        [text[len(script.answer) :] for text, script in zip(texts, scripts, strict=True)], core.heard
+        [text[len(script.answer) :] for text, script in zip(texts, scripts, strict=True)], backend.heard
     )
 
 
@@ -274,8 +278,12 @@ def _limited(model: Model, script: _Script) -> Topology:
 def _say_some(core: EngineCore, sessions: Sequence[Conversation], rows: int = 5) -> None:
     """Step until every writer is a few words into its sentence."""
     while any(len(session.transcript.tokens("output")) < rows for session in sessions):
-        for _ in core.step([s for s in sessions if len(s.transcript.tokens("output")) < rows]):
-            pass
+        _step(core, [s for s in sessions if len(s.transcript.tokens("output")) < rows])
+
+
+def _step(core: EngineCore, sessions: Sequence[Conversation]) -> None:
+    for _, error in core.step(sessions).failures:
+        raise error
 
 
 def _repeats(heard: _Heard, cases: Sequence[Case]) -> list[bool]:

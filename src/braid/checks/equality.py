@@ -10,7 +10,6 @@ from transformers import GenerationConfig
 from braid.checks.finding import Finding
 from braid.checks.subject import NEVER, RecordingCore, Subject, drive, largest_difference, with_specs
 from braid.engine.conversation import Conversation
-from braid.engine.core import EngineCore
 from braid.errors import BraidError
 from braid.model.convert import quiet_transformers
 from braid.model.model import Model
@@ -65,7 +64,7 @@ def rows_equal_oracle(subject: Subject) -> Finding:
     num_logits = num_probes = 0
     for model, topology in runs:
         core = RecordingCore(model, kv_tokens=600)
-        conversation = Conversation(model, core.cache, topology)
+        conversation = core.open(topology)
         _talk(core, conversation)
         expected = reference_logits(
             model, conversation.topology, conversation.transcript, probes=sorted(core.probes)
@@ -86,7 +85,7 @@ def _spoken(subject: Subject, topology: Topology) -> Topology:
     )
 
 
-def _talk(core: EngineCore, conversation: Conversation) -> None:
+def _talk(core: RecordingCore, conversation: Conversation) -> None:
     """Write to every input, put words into the mouth of the last output, write again, end."""
     inputs, outputs = conversation.topology.input_names, conversation.topology.output_names
     for name in inputs:
@@ -120,7 +119,7 @@ def views_equal_oracle(subject: Subject) -> Finding:
     }
     topology = Topology(streams=streams, decoding="views", patterns={"output": {"thought": Window(9)}})
     core = RecordingCore(model, kv_tokens=1500)
-    conversation = Conversation(model, core.cache, topology)
+    conversation = core.open(topology)
     conversation.write("user", "How many apples are there? ")
     conversation.flush("user")
     drive(core, conversation, 9 + len(conversation.stage.inputs[0].queue))
@@ -144,8 +143,8 @@ def plain_equals_generate(subject: Subject) -> Finding:
     tie = max(TIE, subject.bound / 2)
     unequal = excused = compared = 0
     for prompt in PROMPTS:
-        core = EngineCore(subject.stock, kv_tokens=600)
-        conversation = Conversation(subject.stock, core.cache, topology)
+        core = RecordingCore(subject.stock, kv_tokens=600)
+        conversation = core.open(topology)
         conversation.write("user", prompt)
         conversation.end()
         drive(core, conversation, 2 * MAX_NEW_TOKENS + len(conversation.stage.inputs[0].queue))

@@ -15,18 +15,21 @@ from torch import Tensor, nn
 
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
-from braid.engine.work import Feed, Work
+from braid.engine.local import LocalBackend
+from braid.engine.local.work import Feed
+from braid.engine.scheduler import SchedulerPolicy
 from braid.model.attention import ATTENTION
 from braid.model.checkpoint import TrainedStreams, TrainedTopology
 from braid.model.linear import RowLinear
 from braid.model.model import Model
 from braid.model.plan import Plan
+from braid.sessions.generate import ALONE
 from braid.streams.sampling import SamplingSpec
 from braid.streams.strict import FrozenMap
 from braid.streams.topology import StreamSpec, Topology
 from braid.testing import ReferenceLogits
 
-__all__ = ["NEVER", "RecordingCore", "Subject", "drive", "largest_difference", "with_specs"]
+__all__ = ["NEVER", "RecordingBackend", "RecordingCore", "Subject", "drive", "largest_difference", "with_specs"]
 
 NEVER = -1e9
 """A logit bias that no logit outweighs."""
@@ -118,31 +121,43 @@ class Subject:
                 module.__class__ = RowLinear
 
 
-class RecordingCore(EngineCore):
+class RecordingBackend(LocalBackend):
     """Keeps the logits of every lane that was asked, by (row, lane).
 
     Args:
         model: The network.
-        kv_tokens, page_size: Of the cache.
+        kv_tokens, page_size, prefix_share: Of the cache.
         disguised: Lanes whose tokens are replaced by others on their way into the network.
     """
 
     def __init__(
-        self, model: Model, *, kv_tokens: int, page_size: int = 8, disguised: Sequence[str] = ()
+        self,
+        model: Model,
+        *,
+        kv_tokens: int,
+        page_size: int = 8,
+        prefix_share: float = 0.0,
+        disguised: Sequence[str] = (),
     ) -> None:
-        super().__init__(model, kv_tokens=kv_tokens, page_size=page_size)
+        super().__init__(model, kv_tokens=kv_tokens, page_size=page_size, prefix_share=prefix_share)
         self.logits: ReferenceLogits = {}
         self.probes: set[tuple[int, str]] = set()
+        self.num_computed = 0
+        """New tokens of all forwards, probes included."""
         self._disguised = frozenset(disguised)
 
-    def _forward(self, plan: Plan, works: Sequence[Work]) -> Tensor:
-        works = [replace(work, feeds=tuple(self._disguise(feed) for feed in work.feeds)) for work in works]
-        logits_NV = super()._forward(plan, works)
-        asked = [feed for work in works for feed in work.feeds if feed.predict]
-        for feed, logits_V in zip(asked, logits_NV, strict=True):
+    def _forward(self, plan: Plan, feeds: Sequence[Feed]) -> Tensor:
+        feeds = [self._disguise(feed) for feed in feeds]
+        logits_NV = super()._forward(plan, feeds)
+        self.num_computed += sum(len(feed.token_ids) for feed in feeds)
+        row = 0
+        for feed in feeds:
+            if feed.ask is None:
+                continue
+            row += len(feed.token_ids) if feed.asks_all else 1
             key = (int(feed.times[-1]), feed.label)
-            self.logits[key] = logits_V.clone()
-            if feed.is_probe:
+            self.logits[key] = logits_NV[row - 1].clone()
+            if feed.is_probe and feed.replays is None:
                 self.probes.add(key)
         return logits_NV
 
@@ -153,18 +168,40 @@ class RecordingCore(EngineCore):
         return replace(feed, token_ids=other)
 
 
+class RecordingCore(EngineCore):
+    """A core over a `RecordingBackend`; takes what that takes, and a scheduler's policy."""
+
+    def __init__(self, model: Model, *, policy: SchedulerPolicy = ALONE, **settings: Any) -> None:
+        self.recording = RecordingBackend(model, **settings)
+        super().__init__(self.recording, policy=policy)
+        self.model = model
+        self.cache = self.recording.cache
+
+    @property
+    def logits(self) -> ReferenceLogits:
+        """By (row, lane)."""
+        return self.recording.logits
+
+    @property
+    def probes(self) -> set[tuple[int, str]]:
+        """Those of the logits that a probe asked for."""
+        return self.recording.probes
+
+
 def with_specs(topology: Topology, specs: Mapping[str, StreamSpec]) -> Topology:
     """The topology with other settings for some of its streams."""
     return topology.model_copy(update={"streams": FrozenMap({**topology.streams, **specs})})
 
 
-def drive(core: EngineCore, conversation: Conversation, rows: int) -> None:
+def drive(core: RecordingCore, conversation: Conversation, rows: int) -> None:
     """Step until there is nothing to do, or for about so many rows."""
     stop = conversation.t + rows
     while conversation.t < stop and (conversation.has_work or not conversation.turn_is_over):
-        worked = bool(list(core.step([conversation])))
+        report = core.step([conversation])
         core.cache.pool.check_integrity()
-        if not worked and not conversation.has_work:
+        for _, error in report.failures:
+            raise error
+        if not report.worked and not conversation.has_work:
             return
 
 

@@ -1,7 +1,13 @@
-"""The engine: which tokens enter the next rows, one forward for all of them, and a draw for every stream.
+"""The engine: many live sessions, one forward pass for all that they do next.
 
-A `Conversation` holds the state of one session and decides, without tensors, what is computed next; an `EngineCore`
-plans the forward, runs it, samples, and hands the tokens back. Neither knows threads or clocks.
+    core          the step: schedule → prepare → compute → advance
+    scheduler     who may do how much in it
+    conversation  one session: its verbs, and the rows that come of them
+    loop          the engine by itself, in a thread of its own
+    backend       what is asked of whoever computes; `local` is ours
+    journal       the event log, which can be replayed
+
+Nothing here but `local` knows tensors.
 """
 
 from __future__ import annotations

@@ -1,107 +1,181 @@
 """One session: its verbs, and the rows that come of them.
 
     write, end, interrupt, …     change queues and phases; nothing is computed
-    prepare()                    takes from the queues what enters the next rows, records them, says what to compute
-    advance()                    gives every lane that was asked its next token, or silence
+    demand()                     what it could do next, for the scheduler
+    prepare(grant)               takes from the queues what enters the next rows, records them, says what to compute
+    advance(answers)             gives every lane that was asked its next token, or silence
 
-A verb takes effect in the next row. `prepare` asks the pool before it changes anything: when the pool is full it
-raises, and the same call succeeds later.
+A verb takes effect in the next row. `prepare` asks the backend for room before it changes anything: when there is
+none it raises, and the same call succeeds later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 
-from torch import Tensor
-
-from braid.cache import KVCache
-from braid.engine.lanes import InputLane, OutputLane
+from braid.engine.backend import (
+    PREAMBLE,
+    Answer,
+    Backend,
+    Cell,
+    Close,
+    Draw,
+    Drop,
+    Entry,
+    Fork,
+    Item,
+    Keep,
+    Kind,
+    Op,
+    Open,
+    Recall,
+    Trim,
+    closer_of,
+)
+from braid.engine.lanes import RANKS, InputLane, OutputLane, Waiting
 from braid.engine.policy import Backlog, RowPlan, next_rows
-from braid.engine.record import Record
-from braid.engine.rowmaker import RowMaker
-from braid.engine.sampler import Draw, sample
+from braid.engine.record import News, Record, as_event
+from braid.engine.restore import Refill, refills
+from braid.engine.rowmaker import NextRows, RowMaker
+from braid.engine.scheduler import Demand, Grant
 from braid.engine.stage import Stage
-from braid.engine.starts import is_unread, may_start
-from braid.engine.work import Work
-from braid.errors import EmptyInputError, NothingToForceError, SessionClosedError
-from braid.model.model import Model
-from braid.streams.events import Event
+from braid.engine.starts import Predicate, is_unread, num_entered, require_supported, why_start
+from braid.errors import (
+    BraidError,
+    ContextOverflowError,
+    EmptyInputError,
+    NothingToForceError,
+    QueueFullError,
+    SessionClosedError,
+)
+from braid.streams.events import Event, StreamState
+from braid.streams.stream_spec import AdaptiveWait, Trigger
 from braid.streams.text import require_whole
 from braid.streams.topology import Topology
 from braid.streams.transcript import Transcript
 
-__all__ = ["Conversation"]
+__all__ = ["EVERYTHING", "Conversation"]
+
+REFILL_CHUNK = 128
+"""Tokens of an evicted session that are computed again in one piece."""
+
+EVERYTHING = Grant(-1, 1 << 30, True)
+"""A grant without a limit."""
+
+Apply = Callable[[Sequence[Op]], list[int]]
 
 
 class Conversation:
-    """The state of one session on one model. Synchronous, and without threads or clocks.
+    """The state of one session. Synchronous, without threads, clocks and tensors; made by `EngineCore.open`.
 
     Args:
-        model, cache: What computes and what remembers.
+        backend: What computes.
         topology: The streams; what the checkpoint was trained with wins over it.
+        number: The session's number on the backend.
+        apply: Takes operations for the backend, and may put them off until a forward that is under way is over.
         seed: Of all sampling noise.
         copies: Parallel copies of streams that allow them.
-        prefill_chunk: New input tokens that one forward may take.
         forces_answers: At quiescence, make an external output speak that has not answered in this turn.
+        predicates: What triggers of the topology may ask, by name.
+        salt: Prefixes are shared with sessions of the same salt only.
+        max_queued: Input tokens that may wait to be read.
 
     Raises:
         CheckpointConflictError: The topology contradicts the checkpoint.
-        UnsupportedByBackend: The topology asks for what this engine cannot do.
+        UnsupportedByBackend: The topology asks for what the backend cannot do.
         UnsupportedModelError: Views on a model whose positions cannot be shifted.
+        InputError: A trigger names a predicate that is not there.
     """
 
     def __init__(
         self,
-        model: Model,
-        cache: KVCache,
+        backend: Backend,
         topology: Topology,
         *,
+        number: int,
+        apply: Apply,
         seed: int = 0,
         copies: Mapping[str, int] | None = None,
-        prefill_chunk: int = 512,
         forces_answers: bool = True,
+        predicates: Mapping[str, Predicate] | None = None,
+        salt: str = "",
+        max_queued: int = 65_536,
     ) -> None:
-        self.stage = Stage(model, cache, topology, copies)
-        self.model = model
-        self.topology = self.stage.topology
+        self.backend = backend
+        self.model = backend.model
+        self.topology = backend.settle(topology)
+        self.number = number
+        self.salt = salt
+        self.predicates = dict(predicates or {})
+        require_supported(self.topology, backend.capabilities(), self.predicates)
+        self.stage = Stage(self.model, self.topology, copies)
         self.table = self.stage.table
         self.seed = seed
         self.turn = 0
         self.is_closed = False
+        self.is_evicted = False
+        """Whether its spans were dropped from the cache, and are refilled before it goes on."""
         self.forces_answers = forces_answers
+        self.num_awaited = 0
+        """Results that are still to come from outside, such as those of tools; no turn ends by silence meanwhile."""
+        self.max_queued = max_queued
         self.peak_kv_tokens = 0
         """The most tokens that the cache kept for this session."""
-        self._prefill_chunk = prefill_chunk
+        self._apply = apply
         self._in_turn = False
         self._was_quiescent = False
-        self.record = Record(Transcript(self.topology, model.name, dict(copies or {}), {"seed": seed}))
-        self._rows = RowMaker(self.stage, self.record)
+        self._path: list[Cell] | None = (
+            None if self.stage.in_views or self.stage.keeps_silence else []
+        )
+        """Of a native session, all that was read so far, while that is nothing but bursts of input."""
+        self._to_keep: list[Cell] | None = None
+        """What other sessions may share once it is computed."""
+        self._refills: Iterator[Refill] | None = None
+        self._refill: list[Entry] | None = None
+        """The piece of it that is computed next."""
+        self._coming: NextRows | None = None
+        self._asked: list[str] = []
+        self._compiled = {
+            lane.label: self.model.grammars.compile(lane.spec.grammar, at_start=lane.spec.prefix is None)
+            for lane in self.stage.outputs
+            if lane.spec.grammar is not None
+        }
+        apply([Open(number, self.topology, dict(copies or {}), salt)])
+        self.record = Record(Transcript(self.topology, self.model.name, dict(copies or {}), {"seed": seed}))
+        self._rows = RowMaker(self.stage, self.record, self._draw)
         for lane in self.table.lanes:
             self.record.life("open", lane.label)
             self.record.state(lane.label, "created")
 
     # ---- verbs
 
-    def write(self, stream: str, text: str) -> None:
+    def write(self, stream: str, text: str, now: float = 0.0) -> None:
         """Add text to an input; trailing text that could still merge with what follows is held back.
 
         Raises:
             DirectionError, UnknownStreamError, StreamClosedError, SessionClosedError
+            QueueFullError: Too much waits to be read already; nothing was taken.
         """
         lane = self._input(stream)
         require_whole(text)
         if not text:
             return
+        if len(lane.queue) >= self.max_queued:
+            raise QueueFullError(
+                f"{stream} has {len(lane.queue)} tokens that the model has not read yet, and may have {self.max_queued}; "
+                "wait until it has read some, or open the session with a larger max_queued"
+            )
         if not self._in_turn:
-            self._begin_turn()
+            self._begin_turn(now)
         if lane.has_ended or not lane.text:
             self.record.state(lane.label, "active")
         lane.has_ended = False
         lane.text += text
-        lane.queue.extend(lane.tokenizer.write(text))
+        lane.add(lane.tokenizer.write(text), now, self.record.t)
 
-    def flush(self, stream: str, reason: str = "deadline") -> bool:
+    def flush(self, stream: str, reason: str = "deadline", now: float = 0.0) -> bool:
         """Feed what `write` holds back, as it is; the token boundary is then where the text happens to end.
 
         Returns:
@@ -112,14 +186,14 @@ class Conversation:
             return False
         held = lane.tokenizer.flush()
         if held:
-            lane.queue.extend(held)
+            lane.add(held, now, self.record.t)
             self.record.life("flush", lane.label, text="".join(text for _, text in held), reason=reason)
             self.record.notice(
                 "flush", f"held text was fed without waiting for what follows ({reason})", stream
             )
         return bool(held)
 
-    def end(self, stream: str | None = None) -> None:
+    def end(self, stream: str | None = None, now: float = 0.0) -> None:
         """Say that an input, or every one, is complete for this turn.
 
         Raises:
@@ -130,8 +204,9 @@ class Conversation:
         lanes = (
             [self._input(stream)] if stream is not None else [lane for lane in inputs if not lane.is_closed]
         )
+        turn_end = None if self.stage.in_views else self.model.turn_end_id
         if not self._in_turn and any(lane.held_over.strip() for lane in inputs):
-            self._begin_turn()
+            self._begin_turn(now)
         if not any(lane.text for lane in inputs):
             raise EmptyInputError(
                 f"{stream or 'the input'} ended without any text; write something to "
@@ -140,18 +215,19 @@ class Conversation:
         for lane in lanes:
             if lane.has_ended or not lane.text:
                 continue
-            lane.queue.extend(lane.tokenizer.flush())
+            lane.add(lane.tokenizer.flush(), now, self.record.t)
             lane.has_ended = True
-            if not self.stage.in_views:
-                lane.queue.append((self.model.turn_end_id, ""))
+            if turn_end is not None:
+                lane.add([(turn_end, "")], now, self.record.t)
             self.record.life("end", lane.label)
             self.record.state(lane.label, "asleep", "ended")
 
     def interrupt(self, stream: str | None = None) -> None:
-        """Force the end token of an output that speaks, or of all."""
+        """Force the end token of an output that speaks, or of all; those that still wait for their turn go on waiting."""
+        end = self.model.turn_end_id
         for lane in self._outputs(stream):
             if lane.is_awake:
-                lane.pending, lane.phase = (self.model.turn_end_id, True), "speaking"
+                lane.pending, lane.phase, lane.must_speak = (end, True), "speaking", False
                 lane.forced.clear()
                 self.record.life("interrupt", lane.label)
 
@@ -181,42 +257,94 @@ class Conversation:
             raise NothingToForceError(
                 f"{stream} has finished in this turn; it speaks again in the next one, after more input"
             )
+        tokens = [] if text is None else self.model.codec.encode(text)[0]
         if lane.phase == "asleep":
             lane.phase = "waiting"
-        if text is not None:
-            lane.forced.extend(self.model.codec.encode(text)[0])
+        lane.forced.extend(tokens)
         is_drawn = lane.pending is not None and not lane.pending[1]
         if lane.forced and (lane.phase == "silent" or (lane.phase == "speaking" and is_drawn)):
             lane.pending, lane.phase = (lane.forced.popleft(), True), "speaking"
-        elif lane.phase == "silent" and lane.last_logits_V is not None:
-            self._draw_aloud(lane)
+        elif lane.phase == "silent":
+            lane.must_speak = True
         elif lane.phase == "waiting":
             lane.force_start = True
         self.record.life("force", lane.label, text=text or "")
 
+    def await_result(self) -> None:
+        """A result is on its way to an input, such as a tool's: silence does not end the turn before it comes."""
+        self._require_open()
+        self.num_awaited += 1
+
+    def result_came(self) -> None:
+        """A result that was on its way is there, or will never come; `write` brings it, if there is one."""
+        self.num_awaited = max(0, self.num_awaited - 1)
+
     def close_stream(self, stream: str) -> None:
         """Close one stream; its pages are free at once, and later rows do not read it. Harmless when repeated."""
         self._require_open()
-        index = self.table.index(stream)
-        lane = next(lane for lane in (*self.stage.inputs, *self.stage.outputs) if lane.lane.index == index)
-        if self.stage.spans[index] is None:
+        lane = self.stage.lane(stream)
+        if lane.is_closed if isinstance(lane, InputLane) else lane.phase == "closed":
             return
         if isinstance(lane, OutputLane):
             self._sleep(lane, "closed")
         self.stage.close_lane(lane)
+        self._path = None
+        self._apply([Close(self.number, stream)])
         self.record.life("close", stream)
         self.record.state(stream, "closed")
 
     def close(self, reason: str = "closed") -> None:
-        """Give all pages back; harmless when repeated."""
+        """Close the session; everything that it holds is free at once. Harmless when repeated."""
         if self.is_closed:
             return
-        for lane in self.stage.open_outputs():
-            if lane.is_awake:
-                self._sleep(lane, reason)
         self.is_closed = True
-        self.stage.release()
+        for lane in self.stage.outputs:
+            self.record.send(lane, lane.rest())
+        self.record.life("close", reason=reason)
+        self._apply([Close(self.number)])
         self.record.closed(reason)
+
+    def fail(self, error: BraidError) -> None:
+        """Close the session because of an error, which is told first."""
+        if not self.is_closed:
+            self.record.error(error.code, str(error))
+            self.close(error.code)
+
+    # ---- a session's double, and its rest
+
+    def fork(self, number: int) -> Conversation:
+        """A second session that holds the same and goes on by itself; not while a forward is under way.
+
+        Raises:
+            SessionClosedError
+        """
+        self._require_open()
+        twin = copy(self)
+        twin.number = number
+        twin.stage = self.stage.fork()
+        twin.record = self.record.fork()
+        twin._rows = RowMaker(twin.stage, twin.record, twin._draw)
+        twin._asked = list(self._asked)
+        twin._coming = None
+        if self.is_evicted:
+            twin._refills = twin._refill = None
+            self._apply([Open(number, self.topology, self.record.transcript.copies, self.salt)])
+        else:
+            self._apply([Fork(self.number, number)])
+        for lane in twin.table.lanes:
+            twin.record.state(lane.label, twin._state_of(lane.label), "forked")
+        return twin
+
+    def evict(self) -> None:
+        """Drop its spans from the cache; they are refilled from the transcript before the session goes on.
+
+        Not while a forward is under way.
+        """
+        if self.is_closed:
+            return
+        self._apply([Drop(self.number)])
+        self.is_evicted = True
+        self._refills = self._refill = None
 
     # ---- asking
 
@@ -238,7 +366,7 @@ class Conversation:
     @property
     def kv_tokens(self) -> int:
         """Tokens that the cache keeps for this session."""
-        return self.stage.kv_tokens
+        return 0 if self.is_evicted or self.is_closed else self.stage.kv_tokens
 
     @property
     def num_queued(self) -> int:
@@ -246,21 +374,91 @@ class Conversation:
         return sum(len(lane.queue) for lane in self.stage.inputs)
 
     @property
+    def is_speaking(self) -> bool:
+        """Whether an output has a token for the next row."""
+        return any(lane.phase == "speaking" for lane in self.stage.outputs)
+
+    @property
     def has_work(self) -> bool:
         """Whether the next step would compute something."""
-        if self.is_closed:
-            return False
-        rows, starters = self._next_rows()
-        return self._preamble_is_stale or rows is not None or bool(starters)
+        return not self.is_closed and (self._preamble_is_stale or self._next_rows(math.inf).is_something)
+
+    def take_news(self) -> list[News]:
+        """What has happened since the last call, rows not yet made into events."""
+        return self.record.take()
 
     def take_events(self) -> list[Event]:
         """The events since the last call."""
-        return self.record.take()
+        return [as_event(news) for news in self.record.take()]
 
     # ---- the step
 
-    def prepare(self) -> Work | None:
-        """What the next forward computes for this session; None when there is nothing to do.
+    def demand(self, now: float = 0.0) -> Demand | None:
+        """What it could do next, for the scheduler; None when there is nothing to do.
+
+        Args:
+            now: The moment, on the engine's clock.
+        """
+        self._coming = None
+        if self.is_closed:
+            return None
+        if self.stage.in_views:
+            self._retire_unread()
+        coming = self._next_rows(now)
+        if not coming.is_something and not self._preamble_is_stale:
+            self._settle()
+            coming = self._next_rows(now)
+        if self.is_evicted:
+            is_resting = self.turn_is_over and not coming.is_something
+            return None if is_resting else self._refill_demand(now)
+        if self._preamble_is_stale:
+            _, missing = self._missing_preamble(1 << 30)
+            return self._demand(0, max(1, len(missing)), 2, self._best_rank())
+        if not coming.is_something:
+            return None
+        self._coming = coming
+        return self._weighed(coming)
+
+    def _weighed(self, coming: NextRows) -> Demand:
+        """How many tokens come next, and how urgent they are."""
+        rows = coming.rows
+        row_tokens, rank, input_rank = len(coming.aloud), 2, 2
+        if rows is None or rows.outputs:
+            for lane in self.stage.outputs:
+                if lane.phase in ("speaking", "silent"):
+                    row_tokens += 1
+                    rank = min(rank, lane.rank)
+        for lane in (*(lane for lane, _ in coming.starters), *coming.curious):
+            rank = min(rank, lane.rank)
+            row_tokens += 1 if self.stage.preamble is None else len(self.stage.preamble.closer_ids(lane.spec))
+        num_burst = 0
+        if rows is not None:
+            num_burst = rows.num_burst
+            row_tokens += len(rows.row)
+            for lane in self.stage.inputs:
+                if lane.label in rows.row:
+                    rank = min(rank, lane.rank)
+            if rows.burst:
+                first = self.stage.lane(rows.burst[0][0])
+                input_rank = first.rank
+        return self._demand(row_tokens, num_burst, rank, input_rank)
+
+    def _demand(self, row_tokens: int, num_burst: int, rank: int, input_rank: int) -> Demand:
+        overdue_at = min((lane.overdue_at for lane in self.stage.inputs), default=math.inf)
+        return Demand(self.number, row_tokens, num_burst, rank, input_rank, overdue_at)
+
+    def _best_rank(self) -> int:
+        return min(RANKS[spec.priority] for spec in self.topology.streams.values())
+
+    def prepare(self, grant: Grant = EVERYTHING, now: float = 0.0) -> tuple[Item, list[Waiting]] | None:
+        """What the next forward computes for this session, and the input that is read with it.
+
+        Args:
+            grant: What the scheduler allows; `demand` was asked before.
+            now: The moment, on the engine's clock.
+
+        Returns:
+            None when there is nothing to do, or nothing that the grant allows.
 
         Raises:
             PoolFullError, PoolTooSmallError: The pool has no room; nothing was changed.
@@ -268,47 +466,154 @@ class Conversation:
         """
         if self.is_closed:
             return None
-        if self._preamble_is_stale and (work := self._rows.prefill_preamble(self._prefill_chunk)).feeds:
-            return self._counted(work)
-        self._retire_unread()
-        rows, starters = self._next_rows()
-        if rows is None and not starters:
-            self._settle()
-            rows, starters = self._next_rows()
-        if rows is None and not starters:
+        if self.is_evicted:
+            return self._refilled(grant)
+        if self._preamble_is_stale:
+            return self._prefill_preamble(grant)
+        coming = self._coming if self._coming is not None else self._next_rows(now)
+        self._coming = None
+        read: list[Waiting] = []
+        if self._path == []:
+            read = self._recall(coming.rows)
+            coming = self._next_rows(now) if read else coming
+        self._require_length(coming)
+        coming = _within(coming, grant)
+        if not coming.is_something:
             return None
-        self._rows.require_room(rows, starters)
+        self.backend.reserve(self.number, self._rows.needs(coming))
+        again = [lane for lane, _ in coming.starters] + [c for c in coming.curious if self._rows.asks_first(c)]
+        for lane in again:
+            if lane.closer_len:  # of a start that was cancelled before it spoke
+                self._apply([Trim(self.number, closer_of(lane.label), 0)])
+                lane.closer_len = 0
+        for lane, _ in coming.starters:
+            if lane.spec.grammar is not None and lane.matcher is None:
+                lane.matcher = self._compiled[lane.label].copy()
         self._was_quiescent = False
-        made = self._rows.make(rows, starters)
+        self._lengthen_path(coming.rows)
+        made = self._rows.make(coming)
         for lane, reason in made.finished:
             self._sleep(lane, reason)
-        return self._counted(made.work)
+        self.peak_kv_tokens = max(self.peak_kv_tokens, self.kv_tokens)
+        is_decode = coming.rows is None or coming.rows.outputs
+        return self._item("decode" if is_decode else "prefill", made.entries), read + made.read
 
-    def draws(self, work: Work) -> list[Draw]:
-        """How the lanes that the work asks about are to be drawn."""
-        by_label = {lane.label: lane for lane in self.stage.outputs}
-        return [self._draw(by_label[label]) for label in work.predicted]
-
-    def advance(self, work: Work, tokens: Sequence[int], logits_NV: Tensor) -> None:
+    def advance(self, answers: Sequence[Answer]) -> None:
         """Give the drawn tokens to their lanes.
 
         Args:
-            work: What was computed.
-            tokens: One a predicted lane.
-            logits_NV: The logits that they were drawn from.
+            answers: One for each lane that was asked, in the order of the item's entries.
         """
-        by_label = {lane.label: lane for lane in self.stage.outputs}
         silence = self.model.silence_token_id
-        for row, (label, token) in enumerate(zip(work.predicted, tokens, strict=True)):
-            lane = by_label[label]
-            if not lane.is_awake or lane.pending is not None:
+        for label, answer in zip(self._asked, answers, strict=True):
+            lane = self.stage.lane(label)
+            if isinstance(lane, InputLane):
+                self._note_sureness(lane, answer)
+            elif lane.phase == "waiting":
+                self._decide_wait(lane, answer)
+            elif not lane.is_awake or lane.pending is not None:
                 continue  # a verb came in between
-            if lane.forced:
+            elif lane.forced:
                 lane.phase, lane.pending = "speaking", (lane.forced.popleft(), True)
-            elif token == silence:
-                lane.phase, lane.last_logits_V = "silent", logits_NV[row]
+            elif answer.token == silence:
+                lane.phase = "silent"
             else:
-                lane.phase, lane.pending = "speaking", (token, False)
+                lane.phase, lane.pending, lane.must_speak = "speaking", (answer.token, False), False
+                if lane.matcher is not None:
+                    lane.matcher.consume(answer.token)
+        self._asked = []
+
+    # ---- refilling, and what other sessions have computed already
+
+    def _refill_demand(self, now: float) -> Demand | None:
+        """What refilling an evicted session takes next; what comes after it once everything is there."""
+        if self._refills is None:
+            preamble = self.stage.preamble
+            ids = None if preamble is None else preamble.cached_ids
+            self._refills = refills(self.number, self.transcript, ids, chunk=REFILL_CHUNK)
+        while self._refill is None:
+            piece = next(self._refills, None)
+            if piece is None:
+                self.is_evicted, self._refills = False, None
+                return self.demand(now)
+            if isinstance(piece, list):
+                self._refill = piece
+            else:
+                self._apply([piece])
+        size = sum(len(entry.token_ids) for entry in self._refill)
+        return self._demand(size, 0, self._best_rank(), 2)
+
+    def _refilled(self, grant: Grant) -> tuple[Item, list[Waiting]] | None:
+        if self._refill is None or not grant.makes_row:
+            return None
+        self.backend.reserve(self.number, [(entry.span, len(entry.token_ids)) for entry in self._refill])
+        entries, self._refill = self._refill, None
+        return self._item("prefill", entries), []
+
+    def _missing_preamble(self, limit: int) -> tuple[int, list[int]]:
+        assert self.stage.preamble is not None
+        return self.stage.preamble.missing(limit)
+
+    def _prefill_preamble(self, grant: Grant) -> tuple[Item, list[Waiting]] | None:
+        preamble = self.stage.preamble
+        assert preamble is not None
+        kept, ids = preamble.missing(1 << 30)
+        self._require_context(kept + len(ids))
+        if kept < preamble.num_cached:
+            self._apply([Trim(self.number, PREAMBLE, kept)])
+            preamble.has_cached(kept)
+        cells = [Cell(step, PREAMBLE, token) for step, token in enumerate(preamble.wanted_ids)]
+        (found,) = self._apply([Recall(self.number, cells)])
+        if found > kept:
+            self._rows.prefill_preamble(kept, ids[: found - kept])
+            kept, ids = found, ids[found - kept :]
+        ids = ids[: grant.input_tokens]
+        if not ids:
+            return None
+        self.backend.reserve(self.number, [(PREAMBLE, len(ids))])
+        entries = self._rows.prefill_preamble(kept, ids)
+        self.peak_kv_tokens = max(self.peak_kv_tokens, self.kv_tokens)
+        self._to_keep = None if preamble.is_stale else cells
+        return self._item("prefill", entries), []
+
+    def _recall(self, rows: RowPlan | None) -> list[Waiting]:
+        """In native rows: enter what other sessions have read at their very beginning without computing it again.
+
+        Only tokens that enter in rows of their own are recalled: in the last row of a burst outputs are asked.
+        """
+        if rows is None or not rows.burst:
+            return []
+        cells = self._burst_cells(rows)
+        (found,) = self._apply([Recall(self.number, cells)])
+        burst: list[tuple[str, int]] = []
+        for label, count in rows.burst:
+            burst.append((label, min(count, found - sum(n for _, n in burst))))
+        recalled = RowPlan(tuple(part for part in burst if part[1] > 0), (), False)
+        self._lengthen_path(recalled)
+        return self._rows.make(NextRows(recalled)).read if recalled.burst else []
+
+    def _burst_cells(self, rows: RowPlan) -> list[Cell]:
+        t = self.record.t
+        cells: list[Cell] = []
+        for label, count in rows.burst:
+            lane = self.stage.input(label)
+            cells += [Cell(t + len(cells) + i, label, lane.queue[i].token) for i in range(count)]
+        return cells
+
+    def _lengthen_path(self, rows: RowPlan | None) -> None:
+        """Follow a native session's beginning as long as nothing but bursts of input happens in it."""
+        if self._path is None or rows is None:
+            self._path = None
+            return
+        self._path += self._burst_cells(rows)
+        if rows.outputs:
+            self._to_keep, self._path = self._path, None
+
+    def keep_prefixes(self) -> None:
+        """After the forward: let other sessions share what has just been computed, where it is closed."""
+        cells, self._to_keep = self._to_keep, None
+        if cells and not self.is_closed:
+            self._apply([Keep(self.number, cells)])
 
     # ---- inside
 
@@ -316,32 +621,97 @@ class Conversation:
     def _preamble_is_stale(self) -> bool:
         return self.stage.preamble is not None and self.stage.preamble.is_stale
 
-    def _counted(self, work: Work) -> Work:
-        self.peak_kv_tokens = max(self.peak_kv_tokens, self.kv_tokens)
-        return work
+    def _item(self, kind: Kind, entries: Sequence[Entry]) -> Item:
+        self._asked = [entry.lane for entry in entries if entry.ask is not None]
+        return Item(self.number, kind, entries)
 
-    def _next_rows(self) -> tuple[RowPlan | None, list[OutputLane]]:
-        """What the queues make of the next rows, and the outputs that wake with them."""
+    def _require_length(self, coming: NextRows) -> None:
+        """Refuse what would lie beyond the context, before its beginning is read."""
+        if self.stage.in_views:
+            length = self.stage.kv_tokens + sum(count for _, count in self._rows.needs(coming))
+        else:
+            length = self.record.t + (coming.rows.num_rows if coming.rows is not None else 0)
+        self._require_context(length)
+
+    def _require_context(self, length: int) -> None:
+        limit = self.model.max_positions
+        if length > limit:
+            raise ContextOverflowError(
+                f"the session would grow to {length} positions; {self.model.name} was made for {limit}: close it, "
+                "or go on in a new session with a summary"
+            )
+
+    def _next_rows(self, now: float) -> NextRows:
+        """What the queues make of the next rows, and the outputs that wake, or are asked, with them."""
         stage = self.stage
         backlogs = [
-            Backlog(lane.label, len(lane.queue), lane.feed) for lane in stage.inputs if not lane.is_closed
+            Backlog(
+                lane.label,
+                len(lane.queue),
+                "burst" if lane.feed == "burst" or (lane.overdue_at <= now and self._may_hurry) else "paced",
+                lane.rank,
+            )
+            for lane in stage.inputs
+            if lane.queue
         ]
-        is_speaking = any(lane.phase == "speaking" for lane in stage.outputs)
-        rows = next_rows(backlogs, is_speaking=is_speaking, budget=self._prefill_chunk)
-        if not self._in_turn or (rows is not None and not rows.outputs):
-            return rows, []
+        rows = next_rows(backlogs, is_speaking=self.is_speaking, budget=1 << 30)
+        if not self._in_turn:
+            return NextRows(rows)
+        aloud = [lane for lane in stage.outputs if lane.must_speak and lane.phase == "silent"] if rows is None else []
         if rows is None and stage.keeps_silence:
-            return None, []  # asking would take a row of silence alone
+            return NextRows(None, (), (), aloud)  # asking others would take a row of silence alone
+        waiting = [lane for lane in stage.outputs if lane.phase == "waiting"]
+        if not waiting:
+            return NextRows(rows, (), (), aloud)
 
         def entering(label: str) -> int:
             return 0 if rows is None else rows.count(label)
 
-        waiting = [lane for lane in stage.outputs if lane.phase == "waiting"]
-        return rows, [w for w in waiting if may_start(w, self.table, stage.inputs, stage.outputs, entering)]
+        starters: list[tuple[OutputLane, str]] = []
+        curious: list[OutputLane] = []
+        for lane in waiting:
+            why = why_start(lane, self.table, stage.inputs, stage.outputs, entering, self.predicates)
+            if why is not None:
+                starters.append((lane, why))
+            elif isinstance(lane.spec.wait_k, AdaptiveWait) and not isinstance(lane.spec.trigger, Trigger):
+                has_news = num_entered(lane, self.table, stage.inputs, entering) > lane.asked_after
+                if has_news and (rows is not None or self._rows.asks_first(lane)):
+                    curious.append(lane)
+        return NextRows(rows, starters, curious, aloud)
+
+    @property
+    def _may_hurry(self) -> bool:
+        """Whether an overdue backlog may become a burst: not where every row holds a token of every lane."""
+        return not self.stage.keeps_silence
+
+    def _note_sureness(self, source: InputLane, answer: Answer) -> None:
+        """Of an input's last token: how sure the model is of what it says next."""
+        for lane in self.stage.outputs:
+            wait = lane.spec.wait_k
+            if lane.phase != "waiting" or not isinstance(wait, AdaptiveWait) or self._rows.asks_first(lane):
+                continue
+            if self.table.reads(lane.lane.index, source.lane.index):
+                lane.sureness.append(answer.confidence)
+                mean = sum(lane.sureness) / len(lane.sureness)
+                if len(lane.sureness) == lane.sureness.maxlen and mean >= wait.threshold:
+                    lane.ready_because = (
+                        f"the input is predictable (p = {mean:.2f}, wanted {wait.threshold:.2f}) "
+                        f"after {lane.asked_after} tokens"
+                    )
+
+    def _decide_wait(self, lane: OutputLane, answer: Answer) -> None:
+        """In an adaptive wait: is the model sure of the answer's first token?"""
+        wait = lane.spec.wait_k
+        assert isinstance(wait, AdaptiveWait)
+        if answer.confidence >= wait.threshold:
+            lane.ready_because = (
+                f"sure of its first token (p = {answer.confidence:.2f}, wanted {wait.threshold:.2f}) "
+                f"after {lane.asked_after} tokens"
+            )
 
     def _retire_unread(self) -> None:
         """In views, an inner output whose readers have all finished thinks for nobody."""
-        for lane in self.stage.outputs if self.stage.in_views else ():
+        for lane in self.stage.outputs:
             if lane.phase == "speaking" and is_unread(lane, self.table, self.stage.outputs):
                 self._sleep(lane, "nobody is left to read it")
 
@@ -354,7 +724,7 @@ class Conversation:
         if not left and any(lane.phase == "asleep" for lane in outputs):
             self._end_turn()  # whoever goes on writing begins the next one
             return
-        if not all(lane.is_drained for lane in self.stage.inputs):
+        if self.num_awaited or not all(lane.is_drained for lane in self.stage.inputs):
             return
         silent = [lane for lane in outputs if lane.phase == "silent"]
         if silent and not self._was_quiescent:
@@ -362,7 +732,7 @@ class Conversation:
             self.record.quiescent()
         owing = [lane for lane in silent if lane.spec.visibility == "external" and not lane.has_answered]
         for lane in owing if self.forces_answers else ():
-            self._draw_aloud(lane)
+            lane.must_speak = True
             self.record.life("force", lane.label, reason="quiescent")
         if owing:
             return
@@ -370,13 +740,13 @@ class Conversation:
             self._sleep(lane, "silent")
         self._end_turn()
 
-    def _begin_turn(self) -> None:
+    def _begin_turn(self, now: float) -> None:
         self._in_turn = True
         self._was_quiescent = False
         before = self.stage.preamble.text if self.stage.preamble is not None else ""
         for lane in self.stage.inputs:
             if not lane.is_closed:
-                lane.begin_turn(before)
+                lane.begin_turn(before, now, self.record.t)
         for lane in self.stage.outputs:
             lane.begin_turn()
 
@@ -386,41 +756,45 @@ class Conversation:
         self.turn += 1
         for lane in self.stage.inputs:
             lane.end_turn()
-        if self.stage.preamble is not None:
-            said = "".join(lane.text for lane in self.stage.inputs)
-            answers = [
-                lane.turn_text for lane in self.stage.open_outputs() if lane.spec.visibility == "external"
-            ]
-            self.stage.preamble.remember(said, "".join(answers))
-            self.stage.clear_turn()
+        if self.stage.preamble is None:
+            return
+        said = "".join(lane.text for lane in self.stage.inputs)
+        answers = [lane.turn_text for lane in self.stage.open_outputs() if lane.spec.visibility == "external"]
+        self.stage.preamble.remember(said, "".join(answers))
+        kept = [lane.label for lane in (*self.stage.inputs, *self.stage.outputs) if lane.num_kept]
+        kept += [closer_of(lane.label) for lane in self.stage.outputs if lane.closer_len]
+        self._apply([Trim(self.number, span, 0) for span in kept])
+        self.stage.clear_turn()
 
     def _sleep(self, lane: OutputLane, reason: str) -> None:
-        lane.phase, lane.pending = "asleep", None
+        lane.phase, lane.pending, lane.must_speak = "asleep", None, False
         lane.forced.clear()
         rest = lane.rest()
         self.record.send(lane, rest)
         self.record.life("sleep", lane.label, text=rest, reason=reason)
         self.record.state(lane.label, "asleep", reason)
 
-    def _draw_aloud(self, lane: OutputLane) -> None:
-        """Draw from the logits after which the lane chose silence, with silence masked."""
-        assert lane.last_logits_V is not None, "a silent lane was asked"
-        silence = self.model.silence_token_id
-        banned = () if silence is None else (silence,)
-        (token,) = sample(lane.last_logits_V[None], [replace(self._draw(lane), banned=banned)])
-        lane.pending, lane.phase = (token, False), "speaking"
-
     def _draw(self, lane: OutputLane) -> Draw:
         silence = self.model.silence_token_id
+        exempt = () if silence is None else (silence,)
+        sampling = lane.spec.sampling
         return Draw(
-            spec=lane.spec.sampling,
-            lane=lane.label,
-            seed=self.seed if lane.spec.sampling.seed is None else lane.spec.sampling.seed,
-            turn=self.turn,
-            index=lane.index,
-            counts=lane.counts,
-            exempt=() if silence is None else (silence,),
+            sampling,
+            lane.label,
+            self.seed if sampling.seed is None else sampling.seed,
+            self.turn,
+            lane.index,
+            lane.counts,
+            exempt if lane.must_speak else (),
+            exempt,
+            None if lane.matcher is None else lane.matcher.allowed(),
         )
+
+    def _state_of(self, label: str) -> StreamState:
+        lane = self.stage.lane(label)
+        if isinstance(lane, InputLane):
+            return "closed" if lane.is_closed else "active" if lane.text and not lane.has_ended else "asleep"
+        return {"waiting": "created", "speaking": "active", "silent": "active"}.get(lane.phase, lane.phase)  # pyright: ignore[reportReturnType]
 
     def _require_open(self) -> None:
         if self.is_closed:
@@ -436,3 +810,18 @@ class Conversation:
         """One output by label, or all that are not closed."""
         self._require_open()
         return self.stage.open_outputs() if stream is None else [self.stage.output(stream)]
+
+
+def _within(coming: NextRows, grant: Grant) -> NextRows:
+    """As much of it as the grant allows; outputs join only in the last row of a whole burst."""
+    rows = coming.rows
+    num_burst = 0 if rows is None else rows.num_burst
+    if grant.makes_row and grant.input_tokens >= num_burst:
+        return coming
+    left = min(grant.input_tokens, num_burst)
+    burst: list[tuple[str, int]] = []
+    for label, count in () if rows is None else rows.burst:
+        if left:
+            burst.append((label, min(count, left)))
+            left -= burst[-1][1]
+    return NextRows(RowPlan(tuple(burst), (), False)) if burst else NextRows()

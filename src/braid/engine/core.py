@@ -1,143 +1,383 @@
-"""The step: schedule → build plan → forward → sample → emit.
+"""The step: schedule → prepare → compute → advance, with the news published in between.
 
-Conversation.prepare()      which tokens enter which spans, and what each reads (no tensors)
-plan_works()                the sights of all sessions as one plan
-Model.forward()             one pass over all new tokens
-sample()                    one draw a lane
-Conversation.advance()      the drawn tokens become the next row
+    Scheduler.schedule()      who may do how much                                    (no tensors)
+    Conversation.prepare()    which tokens enter which spans; rows are recorded      (no tensors)
+    Backend.step()            one forward over all new tokens, one draw an ask
+    Conversation.advance()    the drawn tokens become the next rows
+
+When the pool is full, shared prefixes that nobody uses go first, then sessions that rest, then, of those that work,
+the ones behind the session that needs room; whoever loses its pages is refilled from its transcript later. A session
+whose turn it is not waits; only one that could never fit fails.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from torch import Tensor
-
-from braid.cache import KVCache
+from braid.engine.backend import Backend, Item, ItemResult, Op
 from braid.engine.conversation import Conversation
-from braid.engine.sampler import sample
-from braid.engine.work import Sight, Work
-from braid.errors import BraidError
-from braid.model.model import Model
-from braid.model.plan import Plan
-from braid.model.reads import SpanRead
-from braid.streams.events import Event
-from braid.streams.patterns import Striped
+from braid.engine.journal import Journal
+from braid.engine.lanes import Waiting
+from braid.engine.scheduler import Demand, Grant, Scheduler, SchedulerPolicy
+from braid.engine.starts import Predicate
+from braid.errors import BraidError, EngineError, PoolFullError
+from braid.streams.topology import Topology
 
-__all__ = ["EngineCore", "plan_works"]
+if TYPE_CHECKING:
+    from braid.engine.metrics import EngineMetrics
+    from braid.engine.tracing import Tracer
+
+__all__ = ["EngineCore", "StepReport"]
+
+PREFIX_PAGES = 64
+"""Pages of unused prefixes that are given up at once when the pool is full."""
+
+Publish = Callable[[Sequence[Conversation]], None]
+
+
+@dataclass
+class StepReport:
+    """What a step did."""
+
+    num_items: int = 0
+    num_tokens: int = 0
+    """New tokens of the forward, probes included."""
+    num_rows: int = 0
+    forward_s: float = 0.0
+    """Seconds in the backend."""
+    seconds: float = 0.0
+    """Seconds in all."""
+    demanding: list[int] = field(default_factory=list[int])
+    """Sessions, by number, that had something to do, served or not."""
+    deferred: list[Conversation] = field(default_factory=list[Conversation])
+    """Sessions that had to wait for room."""
+    failures: list[tuple[Conversation, BaseException]] = field(
+        default_factory=list[tuple[Conversation, BaseException]]
+    )
+    """Sessions that cannot go on, and why. After an error of the forward they are closed; else nothing of theirs has
+    changed, and the caller decides."""
+
+    @property
+    def worked(self) -> bool:
+        """Whether anything was computed."""
+        return self.num_items > 0
 
 
 class EngineCore:
-    """Runs conversations on one model and one cache. Synchronous; to be called from one thread at a time.
+    """Runs conversations on one backend. Synchronous; steps come from one thread at a time, verbs from any.
 
     Args:
-        model: The network.
-        kv_tokens: Tokens that the cache must hold; None takes what the model's context allows, at most 16,384.
-        page_size: Tokens a page.
+        backend: What computes.
+        policy: Of the scheduler.
+        journal: Where verbs and batches are recorded, so that they can be replayed.
+        metrics: Where figures go.
+        tracer: Of OpenTelemetry, or any other with its `start_as_current_span`.
     """
 
-    def __init__(self, model: Model, *, kv_tokens: int | None = None, page_size: int = 16) -> None:
-        self.model = model
-        if kv_tokens is None:
-            kv_tokens = min(model.architecture.max_positions, 16_384)
-        self.cache: KVCache = model.new_cache(kv_tokens, page_size)
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        policy: SchedulerPolicy | None = None,
+        journal: Journal | None = None,
+        metrics: EngineMetrics | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self.backend = backend
+        self.scheduler = Scheduler(policy)
+        self.journal = journal
+        self.metrics = metrics
+        self.tracer = tracer
+        self.conversations: dict[int, Conversation] = {}
+        """The sessions that are open, by number."""
+        self.num_steps = 0
         self.lock = threading.RLock()
         """Held while queues and books are read or changed; not during a forward."""
+        self._next_number = 0
+        self._is_computing = False
+        self._put_off: list[Op] = []
+        self._last_worked: dict[int, int] = {}
 
-    def step(self, conversations: Sequence[Conversation]) -> Iterator[list[Event]]:
-        """Make the next rows of the conversations, in one forward.
+    # ---- sessions
 
-        Events are yielded as soon as they are known: those of the rows about to be computed before the forward,
-        what the forward decided (streams that fall silent or asleep) after it. Nothing is yielded when no
-        conversation has anything to do. A conversation that cannot go on, for a full pool for example, raises after the
-        others have made their rows. Exhaust the iterator: the forward runs when the second batch is asked for.
+    def open(
+        self,
+        topology: Topology,
+        *,
+        seed: int = 0,
+        copies: Mapping[str, int] | None = None,
+        forces_answers: bool = True,
+        predicates: Mapping[str, Predicate] | None = None,
+        salt: str = "",
+        max_queued: int = 65_536,
+    ) -> Conversation:
+        """Open a session; see `Conversation` for the arguments, and for what it raises."""
+        with self.lock:
+            number = self._next_number
+            settings: dict[str, Any] = {
+                "seed": seed,
+                "copies": dict(copies or {}),
+                "forces_answers": forces_answers,
+                "salt": salt,
+                "max_queued": max_queued,
+            }
+            conversation = Conversation(
+                self.backend, topology, number=number, apply=self._apply, predicates=predicates, **settings
+            )
+            if self.journal is not None:
+                self.journal.opened(self.num_steps, number, topology, settings)
+            return self._enter(conversation)
+
+    def fork(self, conversation: Conversation) -> Conversation:
+        """Open a session that holds what another one holds; between two steps, never during one.
+
+        Raises:
+            SessionClosedError
         """
-        failure: BraidError | None = None
-        ready: list[tuple[Conversation, Work]] = []
         with self.lock:
-            for conversation in conversations:
-                try:
-                    work = conversation.prepare()
-                except BraidError as error:  # the others have entered their rows, and go on
-                    failure = failure or error
-                    continue
-                if work is not None:
-                    ready.append((conversation, work))
-            works = [work for _, work in ready]
-            with self._closing_on_failure(ready):
-                # Before the lock is open again: a verb that releases pages would pull them from under the plan.
-                plan = plan_works(self.model, self.cache, works) if works else None
-            events = [event for c in conversations for event in c.take_events()]
-        with self._closing_on_failure(ready):
-            if events:
-                yield events
-            if plan is None:
-                if failure is not None:
-                    raise failure
+            assert not self._is_computing, "a session is forked between steps"
+            twin = conversation.fork(self._next_number)
+            if self.journal is not None:
+                self.journal.forked(self.num_steps, conversation.number, twin.number)
+            return self._enter(twin)
+
+    def _enter(self, conversation: Conversation) -> Conversation:
+        self.conversations[conversation.number] = conversation
+        self._next_number += 1
+        self._last_worked[conversation.number] = self.num_steps
+        return conversation
+
+    def do(self, conversation: Conversation, verb: str, *arguments: Any, now: float = 0.0) -> Any:
+        """Apply a verb of `Conversation` before the next row, and record it.
+
+        Args:
+            conversation: Whose.
+            verb: Its name, such as `write`.
+            arguments: Its arguments.
+            now: The moment, on the engine's clock, in seconds.
+
+        Raises:
+            BraidError: What the verb raises; nothing was changed then.
+        """
+        with self.lock:
+            timed = {"now": now} if verb in ("write", "end", "flush") else {}
+            value = getattr(conversation, verb)(*arguments, **timed)
+            if self.journal is not None:
+                self.journal.did(self.num_steps, conversation.number, verb, arguments, now)
+            if conversation.is_closed:
+                self._forget(conversation)
+            return value
+
+    def _forget(self, conversation: Conversation) -> None:
+        self.conversations.pop(conversation.number, None)
+        self._last_worked.pop(conversation.number, None)
+
+    def evict(self, conversation: Conversation) -> None:
+        """Drop a session from the cache, between two steps; it is refilled when it has something to do."""
+        with self.lock:
+            assert not self._is_computing, "a session is evicted between steps"
+            if conversation.is_closed or conversation.is_evicted:
                 return
-            logits_NV = self._forward(plan, works)
-            with self.lock:
-                tokens = sample(logits_NV, [draw for c, work in ready for draw in c.draws(work)])
-        row = 0
+            self._evict(conversation)
+            if self.journal is not None:
+                self.journal.did(self.num_steps, conversation.number, "evict", (), 0.0)
+
+    def _evict(self, conversation: Conversation) -> None:
+        conversation.evict()
+        if self.metrics is not None:
+            self.metrics.evicted()
+
+    def fail(self, conversation: Conversation, error: BraidError) -> None:
+        """Close a session that a step has reported as unable to go on; its clients are told why."""
         with self.lock:
-            for conversation, work in ready:
-                count = len(work.predicted)
-                conversation.advance(work, tokens[row : row + count], logits_NV[row : row + count])
-                row += count
-            events = [event for c, _ in ready for event in c.take_events()]
-        if events:
-            yield events
-        if failure is not None:
-            raise failure
+            conversation.fail(error)
+            self._forget(conversation)
 
-    @contextmanager
-    def _closing_on_failure(self, ready: Sequence[tuple[Conversation, Work]]) -> Generator[None]:
-        """Close the conversations if what is inside fails: the cache would lack keys that the books have."""
-        try:
-            yield
-        except BaseException:
+    def close(self) -> None:
+        """Close all sessions, and the backend."""
+        with self.lock:
+            for conversation in list(self.conversations.values()):
+                self.do(conversation, "close", "engine closed")
+            self.backend.close()
+
+    # ---- the step
+
+    def step(
+        self, conversations: Sequence[Conversation], *, now: float = 0.0, publish: Publish | None = None
+    ) -> StepReport:
+        """Make the next rows of the conversations, as far as the budget goes, in one forward.
+
+        Args:
+            conversations: Those that may have something to do.
+            now: The moment, on the engine's clock, in seconds; it decides what is overdue.
+            publish: Called with the conversations that have news: those of the rows about to be computed before the
+                forward, what the forward decided (streams that fall silent or asleep) after it.
+
+        Returns:
+            What was done, and who cannot go on.
+        """
+        began = time.perf_counter()
+        report = StepReport()
+        tracer = self.tracer
+        with nullcontext() if tracer is None else tracer.start_as_current_span("braid.step"):
             with self.lock:
-                for conversation, _ in ready:
-                    conversation.close("a forward pass failed")
-            raise
+                batch = self._prepare(conversations, now, report)
+                self._is_computing = bool(batch)
+            self._publish(conversations, publish)
+            if batch:
+                self._compute(batch, report)
+                self._publish(conversations, publish)
+        report.seconds = time.perf_counter() - began
+        if self.metrics is not None and report.worked:
+            self.metrics.step(report, self.backend.usage())
+        return report
 
-    def _forward(self, plan: Plan, works: Sequence[Work]) -> Tensor:
-        feeds = [feed for work in works for feed in work.feeds]
-        ends = np.cumsum([len(feed.token_ids) for feed in feeds]) - 1
-        return self.model.forward(
-            plan,
-            token_ids=np.concatenate([feed.token_ids for feed in feeds]),
-            positions=np.concatenate([feed.positions for feed in feeds]),
-            streams=np.concatenate([np.full(len(feed.token_ids), feed.span.stream) for feed in feeds]),
-            predict=ends[[feed.predict for feed in feeds]],
+    def _prepare(
+        self, conversations: Sequence[Conversation], now: float, report: StepReport
+    ) -> list[tuple[Conversation, Item]]:
+        """Let the scheduler choose, and enter the rows of those it chose."""
+        demands: list[Demand] = []
+        by_number: dict[int, Conversation] = {}
+        for conversation in conversations:
+            demand = conversation.demand(now)
+            if demand is not None:
+                demands.append(demand)
+                by_number[demand.session] = conversation
+        report.demanding = list(by_number)
+        if not demands:
+            return []
+        grants = self.scheduler.schedule(demands, now)
+        batch: list[tuple[Conversation, Item]] = []
+        for grant in grants:
+            conversation = by_number[grant.session]
+            before = conversation.t
+            try:
+                made = self._with_room(conversation, grant, now, batch, by_number)
+            except PoolFullError as error:
+                if self._somebody_else_holds(conversation):
+                    report.deferred.append(conversation)
+                else:
+                    report.failures.append((conversation, error))
+                continue
+            except BraidError as error:
+                report.failures.append((conversation, error))
+                continue
+            if made is None:
+                continue
+            item, read = made
+            batch.append((conversation, item))
+            self._last_worked[conversation.number] = self.num_steps
+            report.num_items += 1
+            report.num_tokens += item.num_tokens
+            report.num_rows += conversation.t - before
+            if read and self.metrics is not None:
+                self.metrics.read_input(read, now, conversation.t)
+        if self.journal is not None:
+            self.journal.stepped(self.num_steps, now, [item for _, item in batch])
+        self.num_steps += 1
+        return batch
+
+    def _with_room(
+        self,
+        conversation: Conversation,
+        grant: Grant,
+        now: float,
+        batch: Sequence[tuple[Conversation, Item]],
+        demanding: Mapping[int, Conversation],
+    ) -> tuple[Item, list[Waiting]] | None:
+        """Prepare, and make room for it where there is none."""
+        while True:
+            try:
+                return conversation.prepare(grant, now)
+            except PoolFullError:
+                if not self._make_room(conversation, batch, demanding):
+                    raise
+
+    def _make_room(
+        self,
+        conversation: Conversation,
+        batch: Sequence[tuple[Conversation, Item]],
+        demanding: Mapping[int, Conversation],
+    ) -> bool:
+        """Free some pages: of prefixes that nobody uses, of a session that rests, of one behind this one."""
+        if self.backend.release_prefixes(PREFIX_PAGES):
+            return True
+        taken = {other.number for other, _ in batch} | {conversation.number}
+        others = [
+            other
+            for other in self.conversations.values()
+            if other.number not in taken and not other.is_evicted and other.stage.kv_tokens
+        ]
+        resting = [other for other in others if other.number not in demanding]
+        # Whoever opened first always gets on, so that two sessions cannot push each other out for ever.
+        behind = [other for other in others if other.number in demanding and other.number > conversation.number]
+        if resting:
+            self._evict(min(resting, key=lambda other: (self._last_worked[other.number], other.number)))
+        elif behind:
+            self._evict(max(behind, key=lambda other: other.number))
+            if self.metrics is not None:
+                self.metrics.preempted()
+        else:
+            return False
+        return True
+
+    def _somebody_else_holds(self, conversation: Conversation) -> bool:
+        return any(
+            other is not conversation and other.kv_tokens for other in self.conversations.values()
         )
 
+    def _compute(self, batch: Sequence[tuple[Conversation, Item]], report: StepReport) -> None:
+        """The forward, and what comes of it."""
+        began = time.perf_counter()
+        try:
+            results = self.backend.step([item for _, item in batch])
+        except BaseException as error:
+            results = [ItemResult(error=error)] * len(batch)
+            if not isinstance(error, Exception):
+                self._finish(batch, results, report)
+                raise
+        report.forward_s = time.perf_counter() - began
+        self._finish(batch, results, report)
 
-def plan_works(model: Model, cache: KVCache, works: Sequence[Work]) -> Plan:
-    """One plan for the works of any number of sessions."""
-    feeds = [feed for work in works for feed in work.feeds]
-    starts = np.cumsum([0, *(len(feed.token_ids) for feed in feeds)])
-    first = {id(feed): int(start) for feed, start in zip(feeds, starts, strict=False)}
-    return model.plan(
-        cache,
-        positions=np.concatenate([feed.positions for feed in feeds]),
-        slots=np.concatenate([feed.slots for feed in feeds]),
-        reads=[_span_read(sight, first[id(sight.feed)]) for work in works for sight in work.sights],
-    )
+    def _finish(
+        self, batch: Sequence[tuple[Conversation, Item]], results: Sequence[ItemResult], report: StepReport
+    ) -> None:
+        with self.lock:
+            self._is_computing = False
+            self.backend.apply(self._put_off)
+            self._put_off = []
+            for (conversation, _), result in zip(batch, results, strict=True):
+                if conversation.is_closed:
+                    continue
+                if result.error is None:
+                    conversation.advance(result.answers)
+                    conversation.keep_prefixes()
+                    continue
+                # The cache lacks keys that the books have: this session cannot go on, the others can.
+                report.failures.append((conversation, result.error))
+                conversation.fail(as_braid_error(result.error))
+                self._forget(conversation)
+
+    @staticmethod
+    def _publish(conversations: Sequence[Conversation], publish: Publish | None) -> None:
+        if publish is not None:
+            publish([conversation for conversation in conversations if conversation.record.has_news])
+
+    def _apply(self, ops: Sequence[Op]) -> list[int]:
+        """Hand operations to the backend; during a forward they wait until it is over, so that no page is pulled away."""
+        if self._is_computing:
+            self._put_off += ops
+            return [0] * len(ops)
+        return self.backend.apply(ops)
 
 
-def _span_read(sight: Sight, first: int) -> SpanRead:
-    return SpanRead(
-        queries=first + np.arange(len(sight.stop), dtype=np.int64),
-        pages=sight.span.pages,
-        positions=sight.span.positions,
-        start=sight.start,
-        stop=sight.stop,
-        shifts=sight.shifts,
-        stride=sight.pattern.stride if isinstance(sight.pattern, Striped) else 1,
-        offset=sight.pattern.offset if isinstance(sight.pattern, Striped) else 0,
-        own=sight.span is sight.feed.span and not sight.feed.is_probe,
-    )
+def as_braid_error(error: BaseException) -> BraidError:
+    """The error itself, or one of ours that says that the forward failed."""
+    if isinstance(error, BraidError):
+        return error
+    return EngineError(f"a forward pass failed ({type(error).__name__}: {error}); the session is closed")

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from torch import Tensor
-
-from braid.engine.span import Span
 from braid.engine.stops import StopMatcher
-from braid.model.codec import TokenizerCodec
 from braid.streams.events import DeltaBuffer
 from braid.streams.lanes import Lane
 from braid.streams.stream_spec import StreamSpec, Trigger
 from braid.streams.text import IncrementalDetokenizer, IncrementalTokenizer
 
-__all__ = ["InputLane", "OutputLane", "Phase"]
+if TYPE_CHECKING:
+    from braid.model.codec import TokenizerCodec
+    from braid.model.grammar import Matcher
+
+__all__ = ["RANKS", "InputLane", "OutputLane", "Phase", "Waiting"]
 
 Phase = Literal["waiting", "speaking", "silent", "asleep", "closed"]
 """`waiting` for its turn to begin; `speaking`, with a token for the next row; awake but `silent`, and probed;
 `asleep` until the next turn, and not probed; `closed` for good."""
+
+RANKS = {"high": 0, "medium": 1, "low": 2}
+"""Priorities as numbers; the lower goes first."""
+
+
+class Waiting(NamedTuple):
+    """An input token that has not entered a row yet."""
+
+    token: int
+    text: str
+    """The text that it covers."""
+    at: float
+    """When it was written, on the engine's clock, in seconds."""
+    t: int
+    """The row that was next when it was written."""
 
 
 @dataclass
@@ -29,12 +46,12 @@ class InputLane:
 
     lane: Lane
     spec: StreamSpec
-    span: Span
     codec: TokenizerCodec
     feed: Literal["paced", "burst"]
+    label: str = field(init=False)
+    rank: int = field(init=False)
     tokenizer: IncrementalTokenizer = field(init=False)
-    queue: deque[tuple[int, str]] = field(default_factory=deque[tuple[int, str]])
-    """Tokens that have not entered a row yet, with the text that each covers."""
+    queue: deque[Waiting] = field(default_factory=deque[Waiting])
     text: str = ""
     """All that was written in this turn."""
     has_ended: bool = False
@@ -43,40 +60,53 @@ class InputLane:
     """Text that the last turn held back and never read."""
     num_read: int = 0
     """Tokens that entered rows in this turn."""
+    num_kept: int = 0
+    """Tokens in the cache."""
     last_token: int = 0
     """The token that entered last."""
 
     def __post_init__(self) -> None:
+        self.label = self.lane.label
+        self.rank = RANKS[self.spec.priority]
         self.tokenizer = IncrementalTokenizer(self.codec)
 
     @property
-    def label(self) -> str:
-        """Name of the lane."""
-        return self.lane.label
+    def overdue_at(self) -> float:
+        """The moment at which the oldest waiting token has waited as long as it may; infinity without a limit."""
+        if self.spec.max_latency_ms is None or not self.queue:
+            return math.inf
+        return self.queue[0].at + self.spec.max_latency_ms / 1000
 
-    def read(self) -> tuple[int, str]:
-        """The next token, with the text that it covers, as it enters a row."""
+    def add(self, tokens: list[tuple[int, str]], now: float, t: int) -> None:
+        """Queue tokens behind those that wait already."""
+        self.queue.extend(Waiting(token, text, now, t) for token, text in tokens)
+
+    def read(self) -> Waiting:
+        """The next token, as it enters a row."""
         self.num_read += 1
-        token, text = self.queue.popleft()
-        self.last_token = token
-        return token, text
+        self.num_kept += 1
+        waiting = self.queue.popleft()
+        self.last_token = waiting.token
+        return waiting
 
-    def begin_turn(self, before: str) -> None:
+    def begin_turn(self, before: str, now: float, t: int) -> None:
         """Forget the last turn's text; what it held back unread is the beginning of this one's.
 
         Args:
             before: Template text that stands directly before the input.
+            now, t: The moment and the next row.
         """
         self.text, self.held_over = self.held_over, ""
         self.num_read, self.has_ended = 0, False
         self.tokenizer = IncrementalTokenizer(self.codec, before)
-        self.queue.extend(self.tokenizer.write(self.text))
+        self.add(self.tokenizer.write(self.text), now, t)
 
     def close(self) -> None:
         """Forget all that was written and not made history."""
         self.is_closed = True
         self.queue.clear()
         self.text = self.held_over = ""
+        self.num_kept = 0
 
     def end_turn(self) -> None:
         """The answers are complete; text that is still held back was not part of the question."""
@@ -93,6 +123,13 @@ class InputLane:
         """Whether no more comes in this turn, and all that came was read."""
         return self.ends_with(0)
 
+    def fork(self) -> InputLane:
+        """A second lane that goes on by itself."""
+        twin = copy(self)
+        twin.queue = deque(self.queue)
+        twin.tokenizer = deepcopy(self.tokenizer, {id(self.codec): self.codec})
+        return twin
+
 
 @dataclass
 class OutputLane:
@@ -100,10 +137,9 @@ class OutputLane:
 
     lane: Lane
     spec: StreamSpec
-    span: Span
     codec: TokenizerCodec
-    closer: Span | None = None
-    """In views: turn closer, instructions and assistant header, read by this lane alone."""
+    label: str = field(init=False)
+    rank: int = field(init=False)
     phase: Phase = "waiting"
     pending: tuple[int, bool] | None = None
     """The token for the next row, and whether it was forced."""
@@ -111,40 +147,62 @@ class OutputLane:
     """Tokens that will be said whatever the model thinks."""
     force_start: bool = False
     """Start at the next chance, whatever the wait."""
-    last_logits_V: Tensor | None = None
-    """Logits after which the lane chose silence; what `force` draws from."""
+    must_speak: bool = False
+    """The next time it is asked, silence is no answer."""
+    asked_after: int = 0
+    """In an adaptive wait: input tokens that had been read when it was last asked whether it is sure."""
+    sureness: deque[float] = field(default_factory=lambda: deque[float](maxlen=4))
+    """In an adaptive wait: how sure the model was of what comes next, at the last few tokens."""
+    ready_because: str = ""
+    """In an adaptive wait: why the wait is over."""
     index: int = 0
     """Tokens drawn or forced in this turn."""
+    num_kept: int = 0
+    """Tokens in the cache."""
+    last_token: int = 0
+    """The token that entered last, silence where it is kept."""
+    last_t: int = -1
+    """The row in which it entered."""
+    closer_len: int = 0
+    """Tokens of its closer in the cache."""
     counts: Counter[int] = field(default_factory=Counter[int])
     turn_text: str = ""
+    matcher: Matcher | None = None
+    """Where its grammar stands; None where it is free."""
     detokenizer: IncrementalDetokenizer = field(init=False)
     stops: StopMatcher = field(init=False)
     deltas: DeltaBuffer = field(init=False)
 
     def __post_init__(self) -> None:
+        self.label = self.lane.label
+        self.rank = RANKS[self.spec.priority]
         self.deltas = DeltaBuffer(self.label, self.spec)
+        self._end_ids = frozenset(self.codec.end_ids)
+        self._counts_tokens = self.spec.sampling.repetition_penalty != 1.0
         self._fresh()
-
-    @property
-    def label(self) -> str:
-        """Name of the lane."""
-        return self.lane.label
 
     @property
     def is_awake(self) -> bool:
         """Whether it speaks, or is asked in every row whether it will."""
         return self.phase in ("speaking", "silent")
 
-    def say(self, token: int) -> tuple[str, str | None]:
-        """Take a token as said.
+    def say(self, token: int, t: int) -> tuple[str, str | None]:
+        """Take a token as said in row `t`.
 
         Returns:
             The text that it completes, and why the lane's turn is over with it (`end`, `stop`, `length`), or None.
         """
         self.index += 1
-        self.counts[token] += 1
-        text, is_stopped = self.stops.push(self.detokenizer.push(token))
-        finish = "stop" if is_stopped else "end" if token in self.codec.end_ids else None
+        self.num_kept += 1
+        self.last_token, self.last_t = token, t
+        if self._counts_tokens:
+            self.counts[token] += 1
+        text, finish = self.detokenizer.push(token), None
+        if self.spec.stop:
+            text, is_stopped = self.stops.push(text)
+            finish = "stop" if is_stopped else None
+        if finish is None and token in self._end_ids:
+            finish = "end"
         if finish is None and self.spec.max_tokens is not None and self.index >= self.spec.max_tokens:
             finish = "length"
         if finish in ("end", "length"):
@@ -166,7 +224,7 @@ class OutputLane:
     @property
     def may_never_start(self) -> bool:
         """Whether it waits for a trigger that need not come."""
-        return self.phase == "waiting" and isinstance(self.spec.trigger, Trigger)
+        return self.phase == "waiting" and isinstance(self.spec.trigger, Trigger) and not self.force_start
 
     @property
     def knows_next(self) -> bool:
@@ -184,11 +242,25 @@ class OutputLane:
             self.phase = "waiting"
         self.pending = None
         self.forced.clear()
-        self.force_start = False
-        self.last_logits_V = None
+        self.sureness.clear()
+        self.force_start = self.must_speak = False
+        self.ready_because = ""
+        self.asked_after = 0
         self.index = 0
         self.turn_text = ""
+        self.matcher = None
         self._fresh()
+
+    def fork(self) -> OutputLane:
+        """A second lane that goes on by itself."""
+        twin = copy(self)
+        twin.forced, twin.sureness = deque(self.forced), deque(self.sureness, maxlen=self.sureness.maxlen)
+        twin.counts = Counter(self.counts)
+        twin.detokenizer = deepcopy(self.detokenizer, {id(self.codec): self.codec})
+        twin.stops = copy(self.stops)
+        twin.deltas = self.deltas.fork()
+        twin.matcher = None if self.matcher is None else self.matcher.copy()
+        return twin
 
     def _fresh(self) -> None:
         self.detokenizer = IncrementalDetokenizer(self.codec)

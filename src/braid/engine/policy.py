@@ -1,30 +1,30 @@
 """What the next rows are made of: a pure function of the queues, so that any worker decides alike.
 
 Input that is `paced` enters one token a stream and row, so that the model thinks along. Input that comes in a
-`burst` enters all at once, in consecutive rows, one stream after another in the order of the topology; outputs are
-silent and unprobed meanwhile, and join in the burst's last row.
+`burst` enters all at once, in consecutive rows, one stream after another, those of higher priority first, else in the
+order of the topology; outputs are silent and unprobed meanwhile, and join in the burst's last row. A paced input
+whose backlog is overdue comes in a burst too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 __all__ = ["Backlog", "RowPlan", "next_rows"]
 
 
-@dataclass(frozen=True)
-class Backlog:
+class Backlog(NamedTuple):
     """Tokens that wait to enter one input stream."""
 
     label: str
     queued: int
     feed: Literal["paced", "burst"]
+    rank: int = 1
+    """0 for high priority, 1 for medium, 2 for low."""
 
 
-@dataclass(frozen=True)
-class RowPlan:
+class RowPlan(NamedTuple):
     """The next rows: first those of the burst, a stream after another; then, if `outputs`, one shared row."""
 
     burst: tuple[tuple[str, int], ...]
@@ -37,7 +37,12 @@ class RowPlan:
     @property
     def num_rows(self) -> int:
         """How many rows."""
-        return sum(count for _, count in self.burst) + int(self.outputs)
+        return self.num_burst + int(self.outputs)
+
+    @property
+    def num_burst(self) -> int:
+        """How many tokens enter in rows of their own."""
+        return sum(count for _, count in self.burst)
 
     def count(self, label: str) -> int:
         """Tokens that enter the stream."""
@@ -58,7 +63,8 @@ def next_rows(backlogs: Sequence[Backlog], *, is_speaking: bool, budget: int) ->
     >>> next_rows([Backlog("user", 3, "burst")], is_speaking=True, budget=512)
     RowPlan(burst=(('user', 2),), row=('user',), outputs=True)
     """
-    queued = [(b.label, b.queued) for b in backlogs if b.feed == "burst" and b.queued]
+    waiting = [b for b in backlogs if b.feed == "burst" and b.queued]
+    queued = [(b.label, b.queued) for b in sorted(waiting, key=lambda b: b.rank)]
     paced = tuple(b.label for b in backlogs if b.feed == "paced" and b.queued)
     if not queued:
         return RowPlan((), paced, True) if paced or is_speaking else None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import lru_cache
 
-from braid.engine.span import Span
 from braid.model.chat import ChatFormat, Message
 from braid.model.codec import TokenizerCodec
 from braid.streams.stream_spec import StreamSpec
@@ -21,11 +21,9 @@ class Preamble:
     Args:
         codec: The model's tokenizer. Without a chat template, text is continued as it is.
         system: System prompt; None leaves it to the template.
-        span: Where the preamble is cached.
     """
 
-    def __init__(self, codec: TokenizerCodec, system: str | None, span: Span) -> None:
-        self.span = span
+    def __init__(self, codec: TokenizerCodec, system: str | None) -> None:
         self.history: list[Message] = []
         self._cached: list[int] = []
         self._format = ChatFormat.bare(codec) if codec.chat_template is None else ChatFormat(codec, system)
@@ -53,6 +51,28 @@ class Preamble:
                 break
             kept += 1
         return kept, self._wanted[kept : kept + limit]
+
+    @property
+    def num_cached(self) -> int:
+        """Tokens that the span holds."""
+        return len(self._cached)
+
+    @property
+    def cached_ids(self) -> list[int]:
+        """The tokens that the span holds, or held when it was dropped from the cache."""
+        return list(self._cached)
+
+    @property
+    def wanted_ids(self) -> list[int]:
+        """The tokens that the span should hold."""
+        return list(self._wanted)
+
+    def fork(self) -> Preamble:
+        """A second one that goes on by itself."""
+        twin = copy(self)
+        twin.history = list(self.history)
+        twin._closers = lru_cache(maxsize=64)(twin._render_closer)
+        return twin
 
     def has_cached(self, length: int) -> None:
         """Note that the span now holds so many of the wanted tokens."""

@@ -9,6 +9,7 @@ from braid.streams.entries import Cell, LifeEvent, LifeKind, Row
 from braid.streams.events import (
     CellData,
     ClosedEvent,
+    ErrorEvent,
     Event,
     NoticeEvent,
     QuiescentEvent,
@@ -19,7 +20,21 @@ from braid.streams.events import (
 )
 from braid.streams.transcript import Transcript
 
-__all__ = ["Record"]
+__all__ = ["News", "Record", "as_event"]
+
+News = Event | Row
+"""An event; or a row, which becomes one when somebody wants to see it."""
+
+
+def as_event(news: News) -> Event:
+    """The event that a client sees."""
+    if not isinstance(news, Row):
+        return news
+    cells = {
+        label: CellData(token=cell.token, text=cell.text, forced=cell.forced)
+        for label, cell in news.cells.items()
+    }
+    return RowEvent(t=news.t, cells=cells)
 
 
 class Record:
@@ -33,22 +48,30 @@ class Record:
         self.transcript = transcript
         self.t = 0
         """The next row; events take effect before it."""
-        self._events: list[Event] = []
+        self._news: list[News] = []
 
-    def take(self) -> list[Event]:
-        """The events since the last call."""
-        events, self._events = self._events, []
-        return events
+    def fork(self) -> Record:
+        """A second record with the same past, and no news yet."""
+        twin = Record(self.transcript.copy())
+        twin.t = self.t
+        return twin
+
+    @property
+    def has_news(self) -> bool:
+        """Whether anything has happened since the last `take`."""
+        return bool(self._news)
+
+    def take(self) -> list[News]:
+        """What has happened since the last call."""
+        news, self._news = self._news, []
+        return news
 
     def row(self, cells: Mapping[str, Cell]) -> None:
         """The next row, whose tokens are decided; its forward comes next."""
-        t, self.t = self.t, self.t + 1
-        self.transcript.append(Row(t, dict(cells)))
-        shown = {
-            label: CellData(token=cell.token, text=cell.text, forced=cell.forced)
-            for label, cell in cells.items()
-        }
-        self._events.append(RowEvent(t=t, cells=shown))
+        row = Row(self.t, cells)
+        self.t += 1
+        self.transcript.append(row)
+        self._news.append(row)
 
     def life(
         self,
@@ -68,31 +91,35 @@ class Record:
         """An output has said a token; its text is sent when the chunk is full."""
         delta = lane.deltas.push(t, cell.token, cell.text)
         if delta is not None:
-            self._events.append(delta)
+            self._news.append(delta)
 
     def send(self, lane: OutputLane, tail: str = "") -> None:
         """What an output has said and clients have not seen, and the text that it held back."""
         delta = lane.deltas.flush(tail)
         if delta is not None:
-            self._events.append(delta)
+            self._news.append(delta)
 
     def state(self, stream: str, state: StreamState, reason: str = "") -> None:
         """A stream's change of state."""
-        self._events.append(StateEvent(t=self.t, stream=stream, state=state, reason=reason))
+        self._news.append(StateEvent(t=self.t, stream=stream, state=state, reason=reason))
 
     def notice(self, code: str, message: str, stream: str | None = None) -> None:
         """Something that a person may want to know."""
-        self._events.append(NoticeEvent(t=self.t, stream=stream, code=code, message=message))
+        self._news.append(NoticeEvent(t=self.t, stream=stream, code=code, message=message))
+
+    def error(self, code: str, message: str) -> None:
+        """What ends the session from inside."""
+        self._news.append(ErrorEvent(code=code, message=message))
 
     def quiescent(self) -> None:
         """Input has ended and every awake output is silent."""
-        self._events.append(QuiescentEvent(t=self.t))
+        self._news.append(QuiescentEvent(t=self.t))
 
     def turn(self, turn: int) -> None:
         """A turn is over."""
         self.life("turn")
-        self._events.append(TurnEvent(t=self.t, turn=turn))
+        self._news.append(TurnEvent(t=self.t, turn=turn))
 
     def closed(self, reason: str) -> None:
         """The session is closed."""
-        self._events.append(ClosedEvent(t=self.t, reason=reason))
+        self._news.append(ClosedEvent(t=self.t, reason=reason))

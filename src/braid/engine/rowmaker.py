@@ -8,99 +8,120 @@ last row                 b  + outputs   those that speak say their token;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from braid.engine.assembly import Entry, assemble, require_pages
-from braid.engine.lanes import OutputLane
+from braid.engine.backend import PREAMBLE, Ask, Draw, Entry, closer_of
+from braid.engine.lanes import InputLane, OutputLane, Waiting
 from braid.engine.policy import RowPlan
 from braid.engine.record import Record
-from braid.engine.span import Span
 from braid.engine.stage import Stage
-from braid.engine.work import Work
-from braid.errors import ContextOverflowError
 from braid.streams.entries import Cell
 
-__all__ = ["Made", "RowMaker"]
+__all__ = ["Made", "NextRows", "RowMaker"]
+
+_SURE = Ask(confidence=True)
 
 
-@dataclass(frozen=True)
-class Made:
+class NextRows(NamedTuple):
+    """What a session could do next."""
+
+    rows: RowPlan | None = None
+    """Rows; None when nothing is queued and nobody speaks."""
+    starters: Sequence[tuple[OutputLane, str]] = ()
+    """Outputs that begin their turn with them, and why."""
+    curious: Sequence[OutputLane] = ()
+    """Outputs in an adaptive wait that are asked whether they are sure by now."""
+    aloud: Sequence[OutputLane] = ()
+    """Silent outputs that have to speak and are asked again, where there is no row to ask them in."""
+
+    @property
+    def is_something(self) -> bool:
+        """Whether there is anything to compute."""
+        return self.rows is not None or bool(self.starters or self.curious or self.aloud)
+
+
+class Made(NamedTuple):
     """Rows that were made."""
 
-    work: Work
-    finished: tuple[tuple[OutputLane, str], ...]
+    entries: list[Entry]
+    finished: list[tuple[OutputLane, str]]
     """Outputs whose turn is over with what they said in these rows, and why."""
+    read: list[Waiting]
+    """The input tokens that entered."""
 
 
 class RowMaker:
-    """Turns a row plan into work.
+    """Turns what comes next into entries.
 
     Args:
         stage: The lanes.
         record: Where rows are entered.
+        draw: How a lane's next token is to be drawn.
     """
 
-    def __init__(self, stage: Stage, record: Record) -> None:
+    def __init__(self, stage: Stage, record: Record, draw: Callable[[OutputLane], Draw]) -> None:
         self._stage = stage
         self._record = record
+        self._draw = draw
+        self._is_plain = not stage.keeps_silence
 
-    def require_room(self, rows: RowPlan | None, starters: Sequence[OutputLane]) -> None:
-        """Ask the pool and the model's context; nothing is changed.
-
-        Raises:
-            PoolFullError, PoolTooSmallError, ContextOverflowError
-        """
-        stage = self._stage
-        needs: list[tuple[Span, int]] = []
+    def needs(self, coming: NextRows) -> list[tuple[str, int]]:
+        """Tokens that will be kept, by span."""
+        stage, rows = self._stage, coming.rows
+        needs: list[tuple[str, int]] = []
         if rows is not None:
-            needs += [(lane.span, rows.count(lane.label)) for lane in stage.inputs]
+            needs += rows.burst
+            needs += [(label, 1) for label in rows.row]
         if rows is not None and rows.outputs:
             kept = stage.keeps_silence
-            needs += [(lane.span, 1) for lane in stage.inputs if kept and lane.label not in rows.row]
-            needs += [
-                (lane.span, 1)
-                for lane in stage.outputs
-                if lane.phase == "speaking" or (kept and lane.is_awake)
-            ]
-            needs += [(lane.span, 1) for lane in starters if kept]
-        if stage.preamble is not None:
-            closers = [(lane.closer, len(stage.preamble.closer_ids(lane.spec))) for lane in starters]
-            needs += [(closer, count) for closer, count in closers if closer is not None]
-        length = self._record.t + (rows.num_rows if rows is not None else 0)
-        if stage.in_views:
-            length = stage.kv_tokens + sum(count for _, count in needs)
-        limit = stage.model.architecture.max_positions
-        if length > limit:
-            raise ContextOverflowError(
-                f"the session would grow to {length} positions; {stage.model.name} was made for {limit}: close it, "
-                "or go on in a new session with a summary"
-            )
-        require_pages(stage.cache, [(span, count) for span, count in needs if count])
+            for lane in stage.outputs:
+                if lane.phase == "speaking" or (kept and lane.phase == "silent"):
+                    needs.append((lane.label, 1))
+            if kept:
+                needs += [
+                    (lane.label, 1)
+                    for lane in stage.inputs
+                    if lane.label not in rows.row and not lane.is_closed
+                ]
+                needs += [(lane.label, 1) for lane, _ in coming.starters]
+        if stage.preamble is not None and (coming.starters or coming.curious):
+            waking = [*(lane for lane, _ in coming.starters), *(c for c in coming.curious if self.asks_first(c))]
+            needs += [(closer_of(lane.label), len(stage.preamble.closer_ids(lane.spec))) for lane in waking]
+        return needs
 
-    def make(self, rows: RowPlan | None, starters: Sequence[OutputLane]) -> Made:
-        """Enter the rows, if any, and wake the starters. `require_room` has been asked.
+    @staticmethod
+    def asks_first(lane: OutputLane) -> bool:
+        """Whether an adaptive wait asks for the first token, and not how predictable the input is."""
+        return getattr(lane.spec.wait_k, "measure", "answer") == "answer"
 
-        Args:
-            rows: What enters; None wakes starters without a row: a closer, or a probe at the last row, asks them.
-            starters: Outputs that begin their turn.
+    def make(self, coming: NextRows) -> Made:
+        """Enter the rows, if any, and wake the starters; there is room for all that `needs` says.
+
+        Without rows starters are woken all the same: a closer, or a probe at the last row, asks them.
         """
-        stage, record = self._stage, self._record
-        for lane in starters:
-            self._wake(lane)
+        stage, record, rows = self._stage, self._record, coming.rows
+        starters = [lane for lane, _ in coming.starters]
+        speaking: list[OutputLane] = []
+        silent: list[OutputLane] = []
+        if rows is not None and rows.outputs:
+            for lane in stage.outputs:
+                if lane.phase == "speaking":
+                    speaking.append(lane)
+                elif lane.phase == "silent":
+                    silent.append(lane)
+        for lane, why in coming.starters:
+            self._wake(lane, why)
         entries: list[Entry] = []
+        read: list[Waiting] = []
         row: dict[str, Cell] = {}
         if rows is not None:
-            entries, row = self._enter_inputs(rows)
-        joins = rows is not None and rows.outputs
-        speaking = [
-            lane for lane in stage.outputs if joins and lane.phase == "speaking" and lane not in starters
-        ]
-        silent = [lane for lane in stage.outputs if joins and lane.phase == "silent" and lane not in starters]
+            self._enter_inputs(rows, entries, row, read)
         finished: list[tuple[OutputLane, str]] = []
         for lane in speaking:
-            entry, row[lane.label], finish = self._say(lane)
+            entry, cell, finish = self._say(lane)
             entries.append(entry)
+            row[lane.label] = cell
             if finish is not None:
                 finished.append((lane, finish))
         if stage.keeps_silence and row:
@@ -108,105 +129,144 @@ class RowMaker:
         if row:
             record.row(row)
         t = record.t - 1  # of the row that was entered last
-        if not stage.keeps_silence:
+        if self._is_plain:
             entries += [self._probe(lane, t) for lane in silent]
+        for lane in coming.aloud:
+            entries.append(self._ask_aloud(lane, t))
         for lane in starters:
             entries += self._ask_first(lane, t)
+        for lane in coming.curious:
+            self._ask_whether_sure(lane, t, entries)
         for lane in speaking:
             record.said(t, lane, row[lane.label])
-        return Made(assemble(stage.layout, entries), tuple(finished))
+        return Made(entries, finished, read)
 
-    def prefill_preamble(self, limit: int) -> Work:
-        """Bring the shared preamble up to date with the conversation so far, at most so many tokens at once.
+    def prefill_preamble(self, kept: int, ids: Sequence[int]) -> list[Entry]:
+        """Bring the shared preamble up to date with the conversation so far: `ids` follow the `kept` first tokens."""
+        preamble = self._stage.preamble
+        assert preamble is not None
+        t = self._record.t
+        is_last = kept + len(ids) == len(preamble.wanted_ids)
+        preamble.has_cached(kept + len(ids))
+        # The text stands beside the last piece alone, or a long preamble would be in the transcript once a piece.
+        text = preamble.text if is_last else ""
+        self._record.life("prefill", PREAMBLE, tokens=tuple(ids), text=text, reason=f"after {kept}")
+        return [Entry("", PREAMBLE, ids, [t - 1] * len(ids))] if ids else []
 
-        Raises:
-            PoolFullError: Nothing was changed.
-        """
-        stage, record = self._stage, self._record
-        assert stage.preamble is not None
-        span = stage.preamble.span
-        kept, ids = stage.preamble.missing(limit)
-        require_pages(stage.cache, [(span, len(ids))])
-        span.trim(kept)
-        stage.preamble.has_cached(kept + len(ids))
-        record.life(
-            "prefill", "preamble", tokens=tuple(ids), text=stage.preamble.text, reason=f"after {kept}"
-        )
-        return assemble(stage.layout, [Entry("", span, ids, [record.t - 1] * len(ids))] if ids else [])
-
-    def _wake(self, lane: OutputLane) -> None:
+    def _wake(self, lane: OutputLane, why: str) -> None:
         """A waiting output begins its turn."""
         if lane.spec.prefix:
             lane.forced.extendleft(reversed(self._stage.model.codec.encode(lane.spec.prefix)[0]))
         lane.phase, lane.force_start = "silent", False
-        if lane.closer is not None:
-            lane.closer.trim(0)  # of a start that was cancelled before it spoke
-        self._record.life("wake", lane.label)
-        self._record.state(lane.label, "active")
+        self._record.life("wake", lane.label, reason=why)
+        self._record.state(lane.label, "active", why)
 
-    def _enter_inputs(self, rows: RowPlan) -> tuple[list[Entry], dict[str, Cell]]:
-        """The inputs' tokens: those of the burst are recorded here, those of the last row are returned."""
+    def _enter_inputs(
+        self, rows: RowPlan, entries: list[Entry], row: dict[str, Cell], read: list[Waiting]
+    ) -> None:
+        """The inputs' tokens: those of the burst are recorded here, those of the last row are left in `row`."""
         record = self._record
-        by_label = {lane.label: lane for lane in self._stage.inputs}
-        tokens: dict[str, list[int]] = {label: [] for label in by_label}
-        times: dict[str, list[int]] = {label: [] for label in by_label}
+        if not rows.burst:
+            for label in rows.row:
+                waiting = self._input(label).read()
+                read.append(waiting)
+                row[label] = Cell(waiting.token, waiting.text, True)
+                entries.append(Entry(label, label, (waiting.token,), (record.t,)))
+            return
+        tokens: dict[str, list[int]] = {}
+        times: dict[str, list[int]] = {}
 
         def enter(label: str) -> Cell:
-            token, text = by_label[label].read()
-            tokens[label].append(token)
-            times[label].append(record.t)
-            return Cell(token, text, True)
+            waiting = self._input(label).read()
+            read.append(waiting)
+            tokens.setdefault(label, []).append(waiting.token)
+            times.setdefault(label, []).append(record.t)
+            return Cell(waiting.token, waiting.text, True)
 
         for label, count in rows.burst:
             for _ in range(count):
                 record.row({label: enter(label)})
-        row = {label: enter(label) for label in rows.row}
-        spans = {label: lane.span for label, lane in by_label.items() if tokens[label]}
-        return [Entry(label, span, tokens[label], times[label]) for label, span in spans.items()], row
+        row.update({label: enter(label) for label in rows.row})
+        ordered = [lane.label for lane in self._stage.inputs if lane.label in tokens]
+        entries += [Entry(label, label, tokens[label], times[label]) for label in ordered]
+
+    def _input(self, label: str) -> InputLane:
+        lane = self._stage.lane(label)
+        assert isinstance(lane, InputLane)
+        return lane
 
     def _say(self, lane: OutputLane) -> tuple[Entry, Cell, str | None]:
         """The token of an output that speaks, and why its turn is over with it, if it is."""
         assert lane.pending is not None, "a lane that speaks has a token"
         token, is_forced = lane.pending
-        text, finish = lane.say(token)
-        predict = finish is None and not lane.knows_next
-        entry = Entry(lane.label, lane.span, [token], [self._record.t], predict=predict)
-        return entry, Cell(token, text, is_forced), finish
+        text, finish = lane.say(token, self._record.t)
+        is_asked = finish is None and lane.pending is None
+        ask = Ask((self._draw(lane),)) if is_asked else None
+        label = lane.label
+        return Entry(label, label, (token,), (self._record.t,), True, ask), Cell(token, text, is_forced), finish
 
-    def _probe(self, lane: OutputLane, t: int) -> Entry:
-        return Entry(lane.label, lane.span, [self._stage.model.probe_id], [t], is_probe=True, predict=True)
+    def _probe(self, lane: OutputLane, t: int, ask: Ask | None = None) -> Entry:
+        label = lane.label
+        ask = Ask((self._draw(lane),)) if ask is None else ask
+        return Entry(label, label, (self._stage.model.probe_id,), (t,), False, ask)
 
     def _keep_silence(self, row: dict[str, Cell], silent: Sequence[OutputLane]) -> list[Entry]:
         """Where silence is kept, every open input and awake output without a token in the row gets a silence token."""
         probe_id, t = self._stage.model.probe_id, self._record.t
         idle = [lane for lane in self._stage.inputs if not lane.is_closed and lane.label not in row]
-        entries = [Entry(lane.label, lane.span, [probe_id], [t]) for lane in idle]
-        entries += [replace(self._probe(lane, t), is_probe=False) for lane in silent]
-        row.update({entry.label: Cell(probe_id, "") for entry in entries})
+        entries = [Entry(lane.label, lane.label, (probe_id,), (t,)) for lane in idle]
+        entries += [self._probe(lane, t)._replace(keep=True) for lane in silent]
+        for lane in (*idle, *silent):
+            lane.num_kept += 1
+        for lane in silent:
+            lane.last_token, lane.last_t = probe_id, t
+        row.update({entry.lane: Cell(probe_id, "") for entry in entries})
         return entries
 
-    def _ask_first(self, lane: OutputLane, t: int) -> list[Entry]:
+    def _ask_aloud(self, lane: OutputLane, t: int) -> Entry:
+        """A silent lane that has to speak is asked once more, in the place of what it answered with silence."""
+        probe = self._probe(lane, t)
+        return probe._replace(token_ids=(lane.last_token,), replays=lane.label) if lane.last_t == t else probe
+
+    def _ask_first(self, lane: OutputLane, t: int, ask: Ask | None = None) -> list[Entry]:
         """What a waking lane needs before it can speak: its closer, or a first probe; a forced beginning no probe."""
         preamble = self._stage.preamble
         is_forced = bool(lane.forced)
+        ask = None if is_forced else ask or Ask((self._draw(lane),))
         entries: list[Entry] = []
-        if lane.closer is not None and preamble is not None:
-            ids, text = preamble.closer_ids(lane.spec), preamble.closer_text(lane.spec)
-            self._record.life("prefill", f"closer:{lane.label}", tokens=ids, text=text)
+        if preamble is not None:
+            ids = preamble.closer_ids(lane.spec)
+            if lane.phase != "waiting":
+                text = preamble.closer_text(lane.spec)
+                self._record.life("prefill", closer_of(lane.label), tokens=ids, text=text)
+            lane.closer_len = len(ids)
             if ids:
-                entries.append(Entry(lane.label, lane.closer, ids, [t] * len(ids), predict=not is_forced))
-            elif not is_forced:
-                entries.append(self._ask_again(lane, t))
-        elif not is_forced and not self._stage.keeps_silence:
-            entries.append(self._probe(lane, t))
+                entries.append(Entry(lane.label, closer_of(lane.label), ids, [t] * len(ids), True, ask))
+            elif ask is not None:
+                entries.append(self._ask_again(lane, t, ask))
+        elif ask is not None and self._is_plain:
+            entries.append(self._probe(lane, t, ask))
         if is_forced:
             lane.pending, lane.phase = (lane.forced.popleft(), True), "speaking"
         return entries
 
-    def _ask_again(self, lane: OutputLane, t: int) -> Entry:
+    def _ask_whether_sure(self, lane: OutputLane, t: int, entries: list[Entry]) -> None:
+        """In an adaptive wait: ask how sure the model is, of the answer's first token or of what the input says next."""
+        stage = self._stage
+        read = [i for i in stage.inputs if stage.table.reads(lane.lane.index, i.lane.index)]
+        lane.asked_after = sum(other.num_read for other in read)
+        if self.asks_first(lane):
+            entries += self._ask_first(lane, t, _SURE)
+            return
+        labels = {other.label for other in read}
+        last = max((i for i, entry in enumerate(entries) if entry.span in labels), default=None)
+        if last is not None:
+            entries[last] = entries[last]._replace(ask=_SURE)
+
+    def _ask_again(self, lane: OutputLane, t: int, ask: Ask) -> Entry:
         """Without a template there is nothing between input and answer: ask once more what follows the input."""
         table = self._stage.table
         inputs = [i for i in self._stage.inputs if i.num_read and not i.is_closed]
         read = [i for i in inputs if table.reads(lane.lane.index, i.lane.index)]
         last = max(read, key=lambda other: other.lane.index)
-        return replace(self._probe(lane, t), token_ids=[last.last_token], replays=last.span)
+        return self._probe(lane, t, ask)._replace(token_ids=(last.last_token,), replays=last.label)

@@ -1,62 +1,106 @@
-"""When an output may begin its turn, and when it has nothing left to do."""
+"""When an output may begin its turn, why, and when it has nothing left to do."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from braid.engine.backend import Capabilities
 from braid.engine.lanes import InputLane, OutputLane
-from braid.errors import UnsupportedByBackend
+from braid.errors import InputError, UnsupportedByBackend
 from braid.streams.lanes import LaneTable
-from braid.streams.stream_spec import AdaptiveWait, StreamSpec, Trigger
+from braid.streams.patterns import Dense
+from braid.streams.stream_spec import AdaptiveWait, Trigger
+from braid.streams.strict import hint
+from braid.streams.topology import Topology
 
-__all__ = ["is_unread", "may_start", "require_supported"]
+__all__ = ["Predicate", "is_unread", "num_entered", "require_supported", "why_start"]
+
+Predicate = Callable[[str], bool]
+"""Whether the text of a watched stream wakes the one that watches."""
 
 
-def require_supported(name: str, spec: StreamSpec) -> None:
-    """Refuse what this engine cannot honour yet.
+def require_supported(topology: Topology, can: Capabilities, predicates: Mapping[str, Predicate]) -> None:
+    """Refuse what this engine, or the backend under it, cannot honour.
 
     Raises:
-        UnsupportedByBackend: An adaptive wait, or a guard that holds the stream.
+        UnsupportedByBackend: A guard that holds a stream, or what the backend's capabilities exclude.
+        InputError: A trigger names a predicate that was not given.
     """
-    if isinstance(spec.wait_k, AdaptiveWait):
-        raise UnsupportedByBackend(
-            f"{name}: this backend has no adaptive wait_k; give a number of tokens, or `end`"
-        )
-    if spec.held_by:
-        raise UnsupportedByBackend(f"{name}: this backend has no guards; remove `held_by`")
+    if topology.decoding == "rows" and not can.rows:
+        raise UnsupportedByBackend("this backend has no native rows; use a topology with `decoding: views`")
+    if topology.decoding == "views" and not can.views and len(topology.output_names) > 1:
+        raise UnsupportedByBackend("this backend has no views of several outputs; use `plain`, or native rows")
+    if not can.patterns and any(
+        not isinstance(pattern, Dense) for row in topology.patterns.values() for pattern in row.values()
+    ):
+        raise UnsupportedByBackend("this backend has no patterns; leave `patterns` out")
+    for name, spec in topology.streams.items():
+        sampling = spec.sampling
+        if spec.held_by:
+            raise UnsupportedByBackend(f"{name}: this engine has no guards; remove `held_by`")
+        if (sampling.repetition_penalty != 1.0 or sampling.logit_bias) and not can.penalties:
+            raise UnsupportedByBackend(f"{name}: this backend has no penalties and biases; leave them out")
+        if spec.grammar is not None and not can.grammars:
+            raise UnsupportedByBackend(f"{name}: this backend has no grammars; leave `grammar` out")
+        if isinstance(spec.wait_k, AdaptiveWait) and not can.statistics:
+            raise UnsupportedByBackend(f"{name}: this backend has no adaptive wait_k; give a number of tokens, or `end`")
+        if isinstance(spec.trigger, Trigger) and spec.trigger.predicate not in (None, *predicates):
+            wanted = spec.trigger.predicate
+            raise InputError(
+                f"{name}: its trigger asks for the predicate {wanted!r}, which was not given; pass "
+                f"predicates={{{wanted!r}: function}} when the session opens"
+                + (f" ({hint(wanted, predicates)})" if predicates and wanted is not None else "")
+            )
 
 
-def may_start(
+def num_entered(
+    lane: OutputLane, table: LaneTable, inputs: Sequence[InputLane], entering: Callable[[str], int]
+) -> int:
+    """Tokens of this turn that the inputs which a lane reads will hold with the rows that are being made."""
+    read = [other for other in inputs if table.reads(lane.lane.index, other.lane.index)] or inputs
+    return sum(other.num_read + entering(other.label) for other in read)
+
+
+def why_start(
     lane: OutputLane,
     table: LaneTable,
     inputs: Sequence[InputLane],
     outputs: Sequence[OutputLane],
     entering: Callable[[str], int],
-) -> bool:
-    """Whether a waiting output begins with the rows that are being made.
+    predicates: Mapping[str, Predicate],
+) -> str | None:
+    """Why a waiting output begins with the rows that are being made; None while it has to wait.
 
     Args:
         lane: The output.
         table: Who reads whom.
         inputs, outputs: All lanes of the session.
         entering: How many tokens enter an input with these rows.
+        predicates: What triggers may ask.
     """
+    num_read = num_entered(lane, table, inputs, entering)
     if lane.force_start:
-        return any(other.num_read + entering(other.label) for other in inputs)
-    if isinstance(lane.spec.trigger, Trigger) and not _is_triggered(lane.spec.trigger, outputs, inputs):
-        return False
+        anything = any(other.num_read + entering(other.label) for other in inputs)
+        return "forced" if anything else None
+    trigger = lane.spec.trigger
+    if isinstance(trigger, Trigger) and not _is_triggered(trigger, outputs, inputs, predicates):
+        return None
+    why = f"{trigger.on} triggered it" if isinstance(trigger, Trigger) else ""
     read = [other for other in inputs if table.reads(lane.lane.index, other.lane.index)]
-    num_read = sum(other.num_read + entering(other.label) for other in read)
     if not read:
-        return any(other.num_read + entering(other.label) for other in inputs) or not inputs
-    has_all = all(other.ends_with(entering(other.label)) for other in read)
+        return (why or "it reads no input") if num_read or not inputs else None
+    if num_read == 0:
+        return None
+    if all(other.ends_with(entering(other.label)) for other in read):
+        return why or "the input has ended"
     wait = lane.spec.wait_k
     if wait == "end":
-        return num_read > 0 and has_all
+        return None
+    if isinstance(wait, AdaptiveWait):
+        return lane.ready_because or (f"{wait.max} tokens were read" if num_read >= wait.max else None)
     needed = 1 if wait is None else wait
-    assert isinstance(needed, int), "adaptive waits are refused when the session opens"
-    return num_read >= needed or (num_read > 0 and has_all)
+    return (why or f"wait_k: {needed} tokens were read") if num_read >= needed else None
 
 
 def is_unread(lane: OutputLane, table: LaneTable, outputs: Sequence[OutputLane]) -> bool:
@@ -70,7 +114,16 @@ def is_unread(lane: OutputLane, table: LaneTable, outputs: Sequence[OutputLane])
     return bool(externals) and all(other.phase in ("asleep", "closed") for other in externals)
 
 
-def _is_triggered(trigger: Trigger, outputs: Sequence[OutputLane], inputs: Sequence[InputLane]) -> bool:
+def _is_triggered(
+    trigger: Trigger,
+    outputs: Sequence[OutputLane],
+    inputs: Sequence[InputLane],
+    predicates: Mapping[str, Predicate],
+) -> bool:
     texts = [lane.turn_text for lane in outputs if lane.lane.stream == trigger.on and lane.has_answered]
     texts += [lane.text for lane in inputs if lane.lane.stream == trigger.on and lane.num_read]
-    return any(trigger.pattern is None or re.search(trigger.pattern, text) for text in texts)
+    if trigger.pattern is not None:
+        texts = [text for text in texts if re.search(trigger.pattern, text)]
+    if trigger.predicate is not None:
+        texts = [text for text in texts if predicates[trigger.predicate](text)]
+    return bool(texts)

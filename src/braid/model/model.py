@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from braid.model.architecture import PROVEN, inspect_architecture
 from braid.model.attention import ATTENTION, register
 from braid.model.checkpoint import TrainedStreams
 from braid.model.codec import TokenizerCodec
+from braid.model.grammar import GrammarCompiler
 from braid.model.kernels import KernelName, choose_kernel
 from braid.model.linear import use_row_linear
 from braid.model.machine import MachineChoice
@@ -109,6 +111,16 @@ class Model:
         if self.silence_token_id is not None:
             return self.silence_token_id
         return self.turn_end_id if self.codec.bos_id is None else self.codec.bos_id
+
+    @property
+    def max_positions(self) -> int:
+        """Positions that the model was made for."""
+        return self.architecture.max_positions
+
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """Compiles grammars over the model's vocabulary."""
+        return GrammarCompiler(self.codec, vocab_size=self.vocab_size, silence_id=self.silence_token_id)
 
     @property
     def bytes_per_token(self) -> int:

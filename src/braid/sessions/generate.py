@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
+from braid.engine.local import LocalBackend
+from braid.engine.scheduler import SchedulerPolicy
 from braid.errors import EmptyInputError, InputError
 from braid.model.model import Model
-from braid.streams.events import Event, RowEvent
+from braid.streams.events import Event
 from braid.streams.metrics import Metrics, measure
 from braid.streams.presets import topology as as_topology
 from braid.streams.sampling import SamplingSpec
@@ -21,6 +23,10 @@ __all__ = ["ROWS_AFTER_INPUT", "Result", "StreamResult", "generate", "run_rows",
 
 ROWS_AFTER_INPUT = 512
 """Where nobody sets a limit, a turn may make so many rows beyond those that its input takes."""
+
+
+ALONE = SchedulerPolicy(step_tokens=2048, chunk_tokens=512)
+"""Where one session has the engine to itself, nobody waits while it reads a long input."""
 
 
 @dataclass(frozen=True)
@@ -93,58 +99,83 @@ def generate(
         inputs = {topology.input_names[0]: inputs}
     if not any(inputs.values()):
         raise EmptyInputError(f"all inputs are empty; give text to {' or '.join(topology.input_names)}")
-    core = EngineCore(model, kv_tokens=kv_tokens)
-    conversation = Conversation(model, core.cache, topology, seed=seed, copies=copies)
+    core = EngineCore(LocalBackend(model, kv_tokens=kv_tokens, prefix_share=0.0), policy=ALONE)
+    conversation = core.open(topology, seed=seed, copies=copies)
     began = time.perf_counter()
     try:
         for stream, text in inputs.items():
             conversation.write(stream, text)
         conversation.end()
         limit = conversation.num_queued + ROWS_AFTER_INPUT if max_rows is None else max_rows
-        for event in run_rows(core, conversation, max_rows=limit):
-            if on_event is not None:
-                on_event(event)
-        result = result_of(conversation, core, time.perf_counter() - began)
+        run_rows(core, conversation, max_rows=limit, on_event=on_event)
+        result = result_of(
+            conversation.transcript,
+            seconds=time.perf_counter() - began,
+            finished=conversation.turn_is_over,
+            kv_tokens=conversation.peak_kv_tokens,
+            bytes_per_token=core.backend.usage().bytes_per_token,
+        )
         conversation.close()
-        if on_event is not None:
-            for event in conversation.take_events():
+        for event in conversation.take_events():
+            if on_event is not None:
                 on_event(event)
         return result
     finally:
         conversation.close()
 
 
-def run_rows(core: EngineCore, conversation: Conversation, *, max_rows: int) -> Iterator[Event]:
-    """Step until the turn is over, or so many rows were made; yields every event as it happens."""
-    rows = 0
-    while not conversation.turn_is_over and rows < max_rows:
-        idle = True
-        for events in core.step([conversation]):
-            for event in events:
-                idle = False
-                rows += isinstance(event, RowEvent)
-                yield event
-        if idle and not conversation.turn_is_over and not conversation.has_work:
-            return
+def run_rows(
+    core: EngineCore,
+    conversation: Conversation,
+    *,
+    max_rows: int,
+    on_event: Callable[[Event], None] | None = None,
+) -> None:
+    """Step until the turn is over, or so many rows were made.
+
+    Args:
+        core, conversation: What runs.
+        max_rows: More rows than these only a burst of input makes, which is not cut.
+        on_event: Called with every event as it happens.
+
+    Raises:
+        BraidError: What ended the run.
+    """
+
+    def publish(_: object) -> None:
+        for event in conversation.take_events():
+            if on_event is not None:
+                on_event(event)
+
+    stop = conversation.t + max_rows
+    while not conversation.turn_is_over and conversation.t < stop:
+        report = core.step([conversation], publish=publish)
+        for _, error in report.failures:
+            raise error
+        if not report.worked and not conversation.has_work:
+            break
+    conversation.demand()  # an answer that ended in the very last row is complete, and the turn over
+    publish(None)
 
 
-def result_of(conversation: Conversation, core: EngineCore, seconds: float) -> Result:
-    """Gather a run's streams and figures, before the session is closed."""
-    transcript = conversation.transcript
+def result_of(
+    transcript: Transcript, *, seconds: float, finished: bool, kv_tokens: int, bytes_per_token: int
+) -> Result:
+    """Gather a run's streams and figures."""
     streams = {
         lane.label: StreamResult(
             text=transcript.text(lane.label),
             tokens=tuple(token for _, token in transcript.tokens(lane.label)),
         )
-        for lane in conversation.table.lanes
+        for lane in transcript.lanes.lanes
     }
     return Result(
         transcript=transcript,
         metrics=measure(transcript),
-        finished=conversation.turn_is_over,
+        finished=finished,
         seconds=seconds,
-        kv_tokens=conversation.peak_kv_tokens,
-        kv_bytes=conversation.peak_kv_tokens * core.cache.bytes_per_token,
+        kv_tokens=kv_tokens,
+        kv_bytes=kv_tokens * bytes_per_token,
         streams=streams,
     )
 

@@ -66,29 +66,24 @@ async def run_live(
         PoolFullError, PoolTooSmallError, ContextOverflowError: There was no room; what was said is in the file.
         TranscriptError: The file cannot be written.
     """
-    run = _Run(session, feeds, max_rows)
-    with ExitStack() as stack:
-        keeper = stack.enter_context(_Keeper(save, session.transcript)) if save is not None else None
-        async with session, anyio.create_task_group() as tasks:
-            tasks.start_soon(run.feed)
-            if stop is not None:
-                tasks.start_soon(run.stop_when, stop)
-            try:
-                async for event in session:
-                    run.clock.saw(event)
-                    if keeper is not None:
-                        keeper.catch_up()
-                    if on_event is not None and not isinstance(event, ErrorEvent):  # errors are raised, below
-                        on_event(event)
-                    if isinstance(event, ClosedEvent):
-                        run.closed_for = event.reason
-            except BaseException as error:  # raised below, outside the group, which would wrap it
-                if isinstance(error, anyio.get_cancelled_exc_class()):
-                    raise
-                run.error = error
-            tasks.cancel_scope.cancel()
-        if keeper is not None:
-            keeper.catch_up()
+    async with session:
+        run = _Run(session, feeds, max_rows)
+        with ExitStack() as stack:
+            keeper = stack.enter_context(_Keeper(save, session.transcript)) if save is not None else None
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run.feed)
+                if stop is not None:
+                    tasks.start_soon(run.stop_when, stop)
+                try:
+                    await run.listen(keeper, on_event)
+                except BaseException as error:  # raised below, outside the group, which would wrap it
+                    if isinstance(error, anyio.get_cancelled_exc_class()):
+                        raise
+                    run.error = error
+                tasks.cancel_scope.cancel()
+            await session.close()
+            if keeper is not None:
+                keeper.catch_up()
     error = run.error or session.error
     if error is not None:
         raise error
@@ -112,6 +107,17 @@ class _Run:
         self._has_own_limit = max_rows is not None
         session.max_rows = max_rows
         session.max_turns = 1
+
+    async def listen(self, keeper: _Keeper | None, on_event: Callable[[Event], None] | None) -> None:
+        """Hear all that happens, until the session is closed."""
+        async for event in self._session:
+            self.clock.saw(event)
+            if keeper is not None:
+                keeper.catch_up()
+            if on_event is not None and not isinstance(event, ErrorEvent):  # errors are raised at the end
+                on_event(event)
+            if isinstance(event, ClosedEvent):
+                self.closed_for = event.reason
 
     async def feed(self) -> None:
         """Feed all inputs side by side."""

@@ -3,42 +3,73 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
-import anyio.abc
-import anyio.from_thread
 import anyio.lowlevel
-import anyio.to_thread
 
-from braid.engine.conversation import Conversation
-from braid.engine.core import EngineCore
+from braid.engine.backend import SessionBackend, SessionHandle, SessionLook
+from braid.engine.local import LocalBackend
+from braid.engine.loop import Dropped, EngineLimits, EngineLoop
+from braid.engine.scheduler import SchedulerPolicy
 from braid.errors import BraidError, SessionClosedError
 from braid.model.model import Model
+from braid.sessions.desk import ToolDesk
 from braid.sessions.generate import Result, result_of, with_sampling
-from braid.streams.events import ErrorEvent, Event
+from braid.streams.events import Event
 from braid.streams.presets import topology as as_topology
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import Topology
 from braid.streams.transcript import Transcript
 
+if TYPE_CHECKING:
+    from braid.engine.journal import Journal
+    from braid.engine.starts import Predicate
+    from braid.engine.tracing import Tracer
+    from braid.sessions.tools import Toolbox
+
 __all__ = ["Engine", "Session"]
 
 
 class Engine:
-    """A model with a cache, on which sessions are opened.
+    """Many live sessions on one model and one cache, in one batch.
+
+    It needs no starting: its thread begins with the first session and ends with the last one. As a context manager it
+    also shuts down in order: turns that are under way are finished, then all sessions are closed.
 
     Args:
         model: From `braid.load`.
-        kv_tokens: Tokens that the cache must hold; None chooses.
+        kv_tokens: Tokens that the cache must hold; None takes what the model's context allows, at most 16,384.
+        policy: Of the scheduler: the token budget of a step, the size of chunks, ageing.
+        limits: How many sessions are admitted, how much may wait.
+        prefix_share: The largest share of the cache that shared prefixes without a session may hold.
+        journal: Where every verb and batch is recorded, so that they can be replayed.
+        metrics: Counters and histograms, `engine.metrics`; False for none.
+        tracer: An OpenTelemetry tracer, for a span a step.
     """
 
-    def __init__(self, model: Model, *, kv_tokens: int | None = None) -> None:
-        self.core = EngineCore(model, kv_tokens=kv_tokens)
-        self._turnstile = anyio.CapacityLimiter(1)  # one forward at a time, whichever session it is for
+    def __init__(
+        self,
+        model: Model,
+        *,
+        kv_tokens: int | None = None,
+        policy: SchedulerPolicy | None = None,
+        limits: EngineLimits | None = None,
+        prefix_share: float = 0.5,
+        journal: Journal | None = None,
+        metrics: bool = True,
+        tracer: Tracer | None = None,
+    ) -> None:
+        from braid.engine.metrics import EngineMetrics
+
+        self.model = model
+        self.metrics = EngineMetrics() if metrics else None
+        self.local = LocalBackend(model, kv_tokens=kv_tokens, prefix_share=prefix_share)
+        self.backend = EngineLoop(
+            self.local, policy=policy, limits=limits, journal=journal, metrics=self.metrics, tracer=tracer
+        )
 
     def open(
         self,
@@ -47,6 +78,10 @@ class Engine:
         seed: int = 0,
         copies: Mapping[str, int] | None = None,
         sampling: SamplingSpec | Mapping[str, SamplingSpec] | None = None,
+        tools: Toolbox | None = None,
+        predicates: Mapping[str, Predicate] | None = None,
+        forces_answers: bool = True,
+        salt: str = "",
     ) -> Session:
         """A session, to be entered with `async with`.
 
@@ -55,19 +90,49 @@ class Engine:
             seed: As for `braid.generate`.
             copies: As for `braid.generate`.
             sampling: As for `braid.generate`.
+            tools: What the topology's tool flows may call; results come back by themselves.
+            predicates: Functions that triggers of the topology name.
+            forces_answers: At quiescence, make an output speak that owes an answer.
+            salt: Cached prefixes are shared with sessions of the same salt only; one a tenant keeps them apart.
 
         Raises:
-            TopologyError, CheckpointConflictError, UnsupportedByBackend
+            TopologyError, CheckpointConflictError, UnsupportedByBackend, InputError
         """
         chosen = with_sampling(as_topology(topology), sampling)
-        conversation = Conversation(self.core.model, self.core.cache, chosen, seed=seed, copies=copies)
-        return Session(self.core, conversation, self._turnstile)
+        settings: dict[str, Any] = {
+            "seed": seed,
+            "copies": dict(copies or {}),
+            "predicates": dict(predicates or {}),
+            "forces_answers": forces_answers,
+            "salt": salt,
+        }
+        self.backend.check(chosen, settings)
+        return Session(self.backend, chosen, settings, tools)
+
+    async def aclose(self, *, drain: bool = True, timeout_s: float = 30.0) -> list[Dropped]:
+        """Shut down; afterwards no session can be opened.
+
+        Args:
+            drain: Let turns that are under way finish first.
+            timeout_s: How long to wait for them.
+
+        Returns:
+            What was left undone, by session; empty when everything was finished.
+        """
+        return await self.backend.aclose(drain=drain, timeout_s=timeout_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.aclose(drain=error is None)
 
 
 class Session:
     """One client's live conversation. Every verb takes effect in the next row.
-
-    Steps run in a worker thread while the session is entered; the event loop is never blocked by a forward.
 
         async with Engine(model).open("think-aloud") as session:
             await session.write("user", "Sally has 3 apples.")
@@ -77,23 +142,22 @@ class Session:
     """
 
     def __init__(
-        self, core: EngineCore, conversation: Conversation, turnstile: anyio.CapacityLimiter
+        self,
+        backend: SessionBackend,
+        topology: Topology,
+        settings: Mapping[str, Any],
+        tools: Toolbox | None = None,
+        handle: SessionHandle | None = None,
     ) -> None:
-        self._core = core
-        self._conversation = conversation
-        self._turnstile = turnstile
-        self._events: deque[Event] = deque()
-        self._news = anyio.Event()
-        self._wake = anyio.Event()
-        self._tasks: anyio.abc.TaskGroup | None = None
-        self._flush_at: dict[str, float] = {}
+        self._backend = backend
+        self._topology = topology
+        self._settings = settings
+        self._tools = tools
+        self._handle = handle
+        self._desk: ToolDesk | None = None
+        self._max_rows: int | None = None
+        self._max_turns: int | None = None
         self._began = time.perf_counter()
-        self.max_rows: int | None = None
-        """Rows after which the session closes by itself, once the forward that reaches them is done."""
-        self.max_turns: int | None = None
-        """Turns after which the session closes by itself."""
-        self.error: BraidError | None = None
-        """What ended the session from inside, such as a full pool; clients see it as an `ErrorEvent`."""
 
     # ---- verbs
 
@@ -105,11 +169,9 @@ class Session:
 
         Raises:
             DirectionError, UnknownStreamError, StreamClosedError, SessionClosedError
+            QueueFullError: The model has not read what was written before; nothing was taken.
         """
-        await self._do(lambda: self._conversation.write(stream, text))
-        latency_ms = self._conversation.topology.streams[stream].max_latency_ms
-        if latency_ms is not None:
-            self._flush_at[stream] = time.perf_counter() + latency_ms / 1000
+        await self._push("write", stream, text)
 
     async def end(self, stream: str | None = None) -> None:
         """Say that an input, or every one, is complete for this turn.
@@ -117,65 +179,113 @@ class Session:
         Raises:
             EmptyInputError: No input has any text in this turn; the session goes on.
         """
-        await self._do(lambda: self._conversation.end(stream))
+        await self._push("end", stream)
+
+    async def flush(self, stream: str) -> bool:
+        """Feed what `write` holds back, without waiting for what follows; returns whether there was anything."""
+        return bool(await self._push("flush", stream, "asked for"))
 
     async def interrupt(self, stream: str | None = None) -> None:
         """Force the end token of an output that speaks, or of all."""
-        await self._do(lambda: self._conversation.interrupt(stream))
+        await self._push("interrupt", stream)
 
     async def cancel(self, stream: str | None = None) -> None:
         """Put an output to sleep, or all, without an end token."""
-        await self._do(lambda: self._conversation.cancel(stream))
+        await self._push("cancel", stream)
 
     async def force(self, stream: str, text: str | None = None) -> None:
         """Make an output speak: `text`, or what the model chooses with silence masked once."""
-        await self._do(lambda: self._conversation.force(stream, text))
+        await self._push("force", stream, text)
 
     async def close_stream(self, stream: str) -> None:
         """Close one stream for good; its pages are free at once."""
-        self._flush_at.pop(stream, None)
-        await self._do(lambda: self._conversation.close_stream(stream))
+        await self._push("close_stream", stream)
+
+    async def fork(self) -> Session:
+        """A second session that holds the same and goes on by itself; enter it, or close it.
+
+        Raises:
+            SessionClosedError
+            EngineBusyError, EngineClosedError: There is no seat for it.
+        """
+        handle = await self._backend.fork(self._opened().number)
+        return Session(self._backend, self._topology, self._settings, self._tools, handle)
+
+    async def evict(self) -> None:
+        """Give the session's cache back; it is refilled from the transcript once there is something to do."""
+        await self._backend.evict(self._opened().number)
 
     async def close(self, reason: str = "closed") -> None:
         """Close the session; harmless when repeated. Iterators end after the last event, which states the reason."""
-        with self._core.lock:
-            self._conversation.close(reason)
-        self._publish()
-        self._wake.set()
+        if self._handle is not None:
+            self._backend.abort(self._handle.number, reason)
 
     # ---- asking
 
     @property
     def transcript(self) -> Transcript:
         """The canonical record so far."""
-        return self._conversation.transcript
+        return self._opened().transcript
+
+    @property
+    def topology(self) -> Topology:
+        """The streams."""
+        return self._topology if self._handle is None else self._handle.topology
 
     @property
     def turn_is_over(self) -> bool:
         """Whether no turn is under way."""
-        return self._conversation.turn_is_over
+        return self.look().turn_is_over
 
     @property
     def rows(self) -> int:
         """Rows made so far."""
-        return self._conversation.t
+        return self.look().t
 
     @property
     def rows_due(self) -> int:
         """Rows made so far, and those that the input which waits will take at most."""
-        with self._core.lock:
-            return self._conversation.t + self._conversation.num_queued
+        look = self.look()
+        return look.t + look.num_queued
 
     @property
     def kv_tokens(self) -> int:
         """Tokens that the cache keeps for this session."""
-        with self._core.lock:
-            return self._conversation.kv_tokens
+        return self.look().kv_tokens
 
     @property
     def is_closed(self) -> bool:
         """Whether the session has ended."""
-        return self._conversation.is_closed
+        return self._handle is not None and self._handle.look().is_closed
+
+    @property
+    def error(self) -> BraidError | None:
+        """What ended the session from inside, such as a full pool; clients see it as an `ErrorEvent`."""
+        return None if self._handle is None else self._handle.error
+
+    @property
+    def max_rows(self) -> int | None:
+        """Rows after which the session closes by itself, once the forward that reaches them is done."""
+        return self._max_rows
+
+    @max_rows.setter
+    def max_rows(self, rows: int | None) -> None:
+        self._max_rows = rows
+        self._limit()
+
+    @property
+    def max_turns(self) -> int | None:
+        """Turns after which the session closes by itself."""
+        return self._max_turns
+
+    @max_turns.setter
+    def max_turns(self, turns: int | None) -> None:
+        self._max_turns = turns
+        self._limit()
+
+    def look(self) -> SessionLook:
+        """How the session stands, all at one moment."""
+        return self._opened().look()
 
     def text(self, stream: str) -> str:
         """All that a stream has held so far, of all turns."""
@@ -183,114 +293,67 @@ class Session:
 
     def result(self) -> Result:
         """The run so far, as `braid.generate` gives it."""
-        return result_of(self._conversation, self._core, time.perf_counter() - self._began)
+        look = self.look()
+        return result_of(
+            self.transcript,
+            seconds=time.perf_counter() - self._began,
+            finished=look.turn_is_over,
+            kv_tokens=look.peak_kv_tokens,
+            bytes_per_token=self._backend.bytes_per_token,
+        )
 
     async def wait_for_turn(self) -> None:
         """Return when the turn under way is over, or the session closed."""
-        while not (self._conversation.turn_is_over or self._conversation.is_closed):
-            await self._news.wait()
+        handle = self._opened()
+        while True:
+            ticket = handle.changed.ticket()
+            look = handle.look()
+            if look.turn_is_over or look.is_closed:
+                return
+            await ticket.wait()
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        return self._iterate()
-
-    async def _iterate(self) -> AsyncIterator[Event]:
-        while True:
-            while self._events:
-                yield self._events.popleft()
-            if self._conversation.is_closed:
-                return
-            await self._news.wait()
+        return self._opened().events()
 
     # ---- life
 
     async def __aenter__(self) -> Self:
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        self._tasks.start_soon(self._pump)
-        self._publish()
+        if self._handle is None:
+            await self._backend.admit()
+            try:
+                self._handle = self._backend.start(self._topology, self._settings)
+            except BaseException:
+                self._backend.decline()
+                raise
+            self._limit()
+        self._began = time.perf_counter()
+        if self._tools is not None:
+            self._desk = ToolDesk(self._backend, self._handle, self._tools)
+            await self._desk.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        assert self._tasks is not None
-        self._tasks.cancel_scope.cancel()
-        is_cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+    ) -> None:
         try:
-            if is_cancelled:
-                return await self._tasks.__aexit__(kind, error, trace)
-            # An error of the caller's block passes as it is; the task group would wrap it in an exception group.
-            await self._tasks.__aexit__(None, None, None)
-            return None
+            if self._desk is not None:
+                await self._desk.__aexit__(kind, error, trace)
         finally:
             await self.close()
 
-    async def _do(self, verb: Callable[[], object]) -> None:
-        """Apply a verb between two forwards, and let the pump know."""
-        if self._tasks is None:
+    def _opened(self) -> SessionHandle:
+        if self._handle is None:
             raise SessionClosedError(
                 "the session has not been entered; use `async with engine.open(…) as session`"
             )
-        with self._core.lock:
-            verb()
-        self._publish()
-        self._wake.set()
+        return self._handle
+
+    async def _push(self, verb: str, *arguments: Any) -> Any:
+        """Apply a verb between two forwards."""
+        value = self._backend.push(self._opened().number, verb, *arguments)
         await anyio.lowlevel.checkpoint()
+        return value
 
-    async def _pump(self) -> None:
-        """Step while there is anything to do, sleep while there is not."""
-        while not self._conversation.is_closed:
-            self._wake = anyio.Event()
-            try:
-                self._flush_overdue()
-                worked = await anyio.to_thread.run_sync(self._step, limiter=self._turnstile)
-            except BraidError as error:
-                self.error = error
-                self._events.append(ErrorEvent(code=error.code, message=str(error)))
-                await self.close(error.code)
-                return
-            self._publish()
-            spent = self._spent()
-            if spent is not None:
-                await self.close(spent)
-            elif not worked:
-                await self._sleep()
-
-    def _spent(self) -> str | None:
-        """Which limit the session has reached."""
-        if self.max_turns is not None and self._conversation.turn >= self.max_turns:
-            return "max_turns"
-        return "max_rows" if self.max_rows is not None and self.rows >= self.max_rows else None
-
-    async def _sleep(self) -> None:
-        """Until a verb, or until held text is overdue."""
-        due = min(self._flush_at.values(), default=None)
-        if due is None:
-            await self._wake.wait()
-            return
-        with anyio.move_on_after(max(0.0, due - time.perf_counter())):
-            await self._wake.wait()
-
-    def _flush_overdue(self) -> None:
-        now = time.perf_counter()
-        for stream in [name for name, due in self._flush_at.items() if due <= now]:
-            del self._flush_at[stream]
-            with self._core.lock:
-                self._conversation.flush(stream)
-
-    def _step(self) -> bool:
-        """One step, in the worker thread; events go out as they come."""
-        worked = False
-        for events in self._core.step([self._conversation]):
-            worked = True
-            self._events.extend(events)
-            anyio.from_thread.run_sync(self._publish)
-        with self._core.lock:
-            return worked or self._conversation.has_work
-
-    def _publish(self) -> None:
-        """Hand waiting iterators whatever is new."""
-        with self._core.lock:
-            self._events.extend(self._conversation.take_events())
-        news, self._news = self._news, anyio.Event()
-        news.set()
+    def _limit(self) -> None:
+        if self._handle is not None:
+            self._backend.limit(self._handle.number, max_rows=self._max_rows, max_turns=self._max_turns)

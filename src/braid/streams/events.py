@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -210,6 +211,12 @@ class DeltaBuffer:
         self._text += text
         self._t = t
         return self.flush() if self._limit is not None and len(self._tokens) >= self._limit else None
+
+    def fork(self) -> DeltaBuffer:
+        """Return a second buffer that holds the same and goes on by itself."""
+        twin = copy(self)
+        twin._tokens = list(self._tokens)
+        return twin
 
     def flush(self, tail: str = "") -> DeltaEvent | None:
         """Return what is gathered, with the detokeniser's `tail`; None if that is nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -94,6 +94,10 @@ class LaneTable:
     def sees_same_row(self, i: int, j: int) -> bool:
         """Whether lane `i` sees lane `j`'s token of its own row, given that the pattern allows distance 0."""
         return i == j or (self.topology.same_row == "earlier" and j < i and self.reads(i, j))
+
+    def ordered(self, labels: Iterable[str]) -> list[str]:
+        """Labels of lanes in the order that rows have."""
+        return sorted(labels, key=self._by_label.__getitem__)
 
     def index(self, label: str) -> int:
         """The lane with this label.

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
+from braid.streams.grammar import Grammar
 from braid.streams.sampling import SamplingSpec
 from braid.streams.strict import StrictModel, problem, shown
 
@@ -38,10 +39,13 @@ class Trigger(StrictModel):
     Args:
         on: the stream that is watched.
         pattern: a regular expression that its new text must contain; None takes any token.
+        predicate: name of a function that is given its text and must return True; the function itself is passed when
+            the session opens (`predicates={name: function}`).
     """
 
     on: str
     pattern: _Text | None = None
+    predicate: _Text | None = None
 
     @model_validator(mode="after")
     def _pattern_compiles(self) -> Self:
@@ -55,13 +59,16 @@ class Trigger(StrictModel):
 
 
 class AdaptiveWait(StrictModel):
-    """Start as soon as the model is sure of its first token, or when enough has been read.
+    """Start as soon as the input so far has become predictable enough, or when enough has been read.
 
     Args:
-        threshold: probability of the likeliest first token that counts as sure, above 0 and up to 1.
+        measure: what has to be predictable: the first token of the `answer`, or how the `input` goes on, over the last
+            four tokens on average. The second costs nothing beside the input's own forward.
+        threshold: probability of the likeliest token that counts as sure, above 0 and up to 1.
         max: tokens of input after which the stream starts in any case.
     """
 
+    measure: Literal["answer", "input"] = "answer"
     threshold: float = Field(default=0.5, gt=0, le=1, strict=True)
     max: int = Field(default=32, ge=1, strict=True)
 
@@ -146,6 +153,7 @@ class StreamSpec(StrictModel):
         wait_k: outputs: what it waits for in each turn: so many tokens of its input, its `end`, adaptively, or
             None for no wait.
         sampling: outputs: how tokens are chosen.
+        grammar: outputs: the only texts that it may say, as a JSON schema, a regular expression or a Lark grammar.
         stop: outputs: texts that end the turn of this stream.
         max_tokens: outputs: tokens that it may say in one turn.
         instructions: outputs of `views`: what this stream is told to do.
@@ -168,6 +176,7 @@ class StreamSpec(StrictModel):
     trigger: TriggerField = "always"
     wait_k: WaitK = None
     sampling: SamplingSpec = SamplingSpec()
+    grammar: Grammar | None = None
     stop: tuple[_Text, ...] = ()
     max_tokens: _Count | None = None
     instructions: _Text | None = None

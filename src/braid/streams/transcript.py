@@ -107,6 +107,13 @@ class Transcript:
                     self._closed.setdefault(label, entry.t)
         self._entries.append(entry)
 
+    def copy(self) -> Transcript:
+        """Return a second transcript with the same entries, which goes on by itself."""
+        twin = Transcript(self.topology, self.model, self.copies, self.meta)
+        twin._entries, twin._rows, twin._events = list(self._entries), list(self._rows), list(self._events)
+        twin._closed = dict(self._closed)
+        return twin
+
     def tokens(self, label: str) -> list[tuple[int, int]]:
         """Return (t, token id) of each token of a lane.
 

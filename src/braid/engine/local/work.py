@@ -1,4 +1,4 @@
-"""What one session asks of one forward pass."""
+"""What one item becomes in one forward pass: feeds, and the sights of their tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from braid.engine.span import Span
+from braid.engine.backend import Ask
+from braid.engine.local.span import Span
 from braid.streams.patterns import Dense, Pattern
 
 __all__ = ["Feed", "Sight", "Work"]
@@ -16,7 +17,7 @@ Ints = NDArray[np.int64]
 DENSE = Dense()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Feed:
     """Tokens that enter one span in this forward; or one probe of its lane."""
 
@@ -28,8 +29,10 @@ class Feed:
     times: Ints
     slots: Ints
     """Where the keys and values go; -1 for a probe, of which nothing is kept and which only it itself reads."""
-    predict: bool = False
-    """Whether the last token's logits are asked for."""
+    ask: Ask | None = None
+    """What is to be known of the token that follows."""
+    asks_all: bool = False
+    """Whether the logits of every token are needed, and not of the last one alone."""
     replays: Span | None = None
     """A probe that stands in the place of this span's last token, and asks what would follow it."""
 
@@ -39,7 +42,7 @@ class Feed:
         return bool(self.slots[0] < 0)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Sight:
     """What the tokens of one feed read of one span."""
 
@@ -56,17 +59,7 @@ class Sight:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """The feeds of one session in one forward, and what each reads."""
+    """The feeds of one item in one forward, and what each reads."""
 
     feeds: tuple[Feed, ...]
     sights: tuple[Sight, ...]
-
-    @property
-    def num_tokens(self) -> int:
-        """New tokens, probes included."""
-        return sum(len(feed.token_ids) for feed in self.feeds)
-
-    @property
-    def predicted(self) -> tuple[str, ...]:
-        """The lanes that logits are asked for, in the order in which they come back."""
-        return tuple(feed.label for feed in self.feeds if feed.predict)

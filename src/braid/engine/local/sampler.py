@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from braid.engine.noise import gumbel, noise_key
+from braid.engine.backend import Draw
+from braid.engine.local.noise import gumbel, noise_key
 from braid.errors import SamplingError
-from braid.streams.sampling import SamplingSpec
 
-__all__ = ["Draw", "sample"]
-
-
-@dataclass(frozen=True)
-class Draw:
-    """One token to be drawn, and all that decides it beside the logits."""
-
-    spec: SamplingSpec
-    lane: str
-    seed: int
-    turn: int
-    index: int
-    """How many tokens of the lane came before in this turn."""
-    counts: Mapping[int, int]
-    """The tokens that the lane has said so far, for the repetition penalty."""
-    banned: tuple[int, ...] = ()
-    """Classes that may not be drawn (silence, when the lane is forced)."""
-    exempt: tuple[int, ...] = ()
-    """Classes that the repetition penalty leaves alone (silence)."""
+__all__ = ["sample"]
 
 
 def sample(logits_NV: Tensor, draws: Sequence[Draw]) -> list[int]:
     """Draw one token a row.
 
-    The order is that of the field: bias, repetition penalty, temperature, top-k, top-p, min-p; then the largest
+    The order is that of the field: bias, repetition penalty, grammar, temperature, top-k, top-p, min-p; then the largest
     of log-probability plus Gumbel noise. With temperature 0 the largest logit wins, and no noise is drawn.
 
     Args:
@@ -66,7 +48,8 @@ def sample(logits_NV: Tensor, draws: Sequence[Draw]) -> list[int]:
 
 def _edits(draw: Draw) -> bool:
     spec = draw.spec
-    return bool(spec.logit_bias or draw.banned or (spec.repetition_penalty != 1.0 and draw.counts))
+    penalised = spec.repetition_penalty != 1.0 and draw.counts
+    return bool(spec.logit_bias or draw.banned or penalised or draw.allowed is not None)
 
 
 def _edited(logits_NV: Tensor, draws: Sequence[Draw]) -> Tensor:
@@ -89,11 +72,21 @@ def _edited(logits_NV: Tensor, draws: Sequence[Draw]) -> Tensor:
             scores = logits_NV[row, index]
             penalty = spec.repetition_penalty
             logits_NV[row, index] = torch.where(scores > 0, scores / penalty, scores * penalty)
+        if draw.allowed is not None:
+            _forbid(logits_NV[row], draw.allowed)
         if draw.banned:
             logits_NV[row, torch.tensor(draw.banned, device=logits_NV.device)] = -torch.inf
         if bool(torch.isneginf(logits_NV[row]).all()):
-            raise SamplingError(f"logit_bias of {draw.lane} leaves no token to draw; allow at least one")
+            cause = "logit_bias" if draw.allowed is None else "grammar"
+            raise SamplingError(f"the {cause} of {draw.lane} leaves no token to draw; allow at least one")
     return logits_NV
+
+
+def _forbid(logits_V: Tensor, allowed: NDArray[np.bool_]) -> None:
+    """Take all classes but the allowed ones out of play, in place; classes beyond the mask are not allowed."""
+    mask = torch.from_numpy(allowed[: len(logits_V)]).to(logits_V.device)
+    logits_V[: len(mask)].masked_fill_(~mask, -torch.inf)
+    logits_V[len(mask) :] = -torch.inf
 
 
 def _sample_warm(logits_NV: Tensor, draws: Sequence[Draw]) -> Tensor:

@@ -20,8 +20,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from braid.engine.span import Span
-from braid.engine.work import Feed, Sight
+from braid.engine.local.span import Span
+from braid.engine.local.work import Feed, Sight
 from braid.errors import UnsupportedByBackend
 from braid.streams.lanes import LaneTable
 from braid.streams.patterns import Dense, Pattern, Striped, Window
@@ -73,6 +73,8 @@ class RowLayout:
             stop = (
                 _own_stop(feed) if own else _stop(span, feed.times, self._table.sees_same_row(reader, read))
             )
+            if span is feed.replays:
+                stop = stop - 1
             pattern = self._table.pattern(reader, read)
             start = _window_start(span, feed.times, pattern)
             if own and not feed.is_probe:  # a token reads itself, whatever the pattern

@@ -67,6 +67,20 @@ class Span:
         """Forget all tokens from `length` on."""
         self.pages.trim(length)
 
+    def become(self, other: Span, group: PageGroup, length: int | None = None) -> None:
+        """Hold what another span holds, or its first `length` tokens; the pages are shared until one is written to."""
+        length = len(other) if length is None else length
+        self.adopt(other.pages.fork(length, group), other.positions[:length], other.times[:length])
+        self.base = other.base
+
+    def adopt(self, pages: PageList, positions: Ints, times: Ints) -> None:
+        """Hold the tokens of a page list, which is this span's from now on, and let go of what it held."""
+        assert pages.length == len(positions) == len(times), "one position and one time a token"
+        self.pages.release()
+        self.pages = pages
+        self._positions = np.concatenate((positions, np.empty(32, dtype=np.int64)))
+        self._times = np.concatenate((times, np.empty(32, dtype=np.int64)))
+
     def release(self) -> None:
         """Give the pages back; the span is gone afterwards."""
         self.pages.release()

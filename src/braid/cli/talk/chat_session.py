@@ -1,0 +1,62 @@
+"""What a conversation needs of a session: `braid.sessions.Session` has it, and so has a scripted one in tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Protocol, Self
+
+from braid.errors import BraidError
+from braid.streams.events import Event
+from braid.streams.transcript import Transcript
+
+__all__ = ["ChatSession"]
+
+
+class ChatSession(Protocol):
+    """A session, as far as a conversation uses it."""
+
+    error: BraidError | None
+
+    @property
+    def transcript(self) -> Transcript:
+        """The canonical record so far; it can be read when the session is closed, too."""
+        ...
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the session has ended."""
+        ...
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the cache keeps for the session."""
+        ...
+
+    async def write(self, stream: str, text: str) -> None:
+        """Add text to an input."""
+        ...
+
+    async def end(self, stream: str | None = None) -> None:
+        """Say that an input is complete for this turn."""
+        ...
+
+    async def interrupt(self, stream: str | None = None) -> None:
+        """Force the end of what speaks."""
+        ...
+
+    async def cancel(self, stream: str | None = None) -> None:
+        """Put outputs to sleep."""
+        ...
+
+    async def close(self, reason: str = "closed") -> None:
+        """End the session; iteration stops after the last event."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[Event]: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None: ...

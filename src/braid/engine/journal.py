@@ -1,0 +1,171 @@
+"""The event log of an engine: every verb, every batch, in order; replayed, it gives the same transcripts.
+
+    {"event": "open", "step": 0, "session": 0, "topology": …, "settings": …}
+    {"event": "verb", "step": 0, "session": 0, "verb": "write", "arguments": ["user", "How"], "now": 0.1}
+    {"event": "step", "step": 0, "now": 0.2, "batch": [[0, "prefill", 3]]}
+
+An entry takes effect before the step of its number. Scheduling depends on nothing but what stands here: time enters
+through `now`. Predicates are functions and cannot be written down; `replay` is given them again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from braid.engine.backend import Item
+from braid.errors import BraidError, TranscriptCorruptError, TranscriptError
+from braid.streams.topology import Topology
+
+if TYPE_CHECKING:
+    from braid.engine.conversation import Conversation
+    from braid.engine.core import EngineCore
+    from braid.engine.starts import Predicate
+
+__all__ = ["Journal", "load_journal", "replay"]
+
+Entry = dict[str, Any]
+
+
+class Journal:
+    """Records what happens to an engine.
+
+    Args:
+        path: A file that entries are appended to as they happen; None keeps them in memory alone.
+
+    Raises:
+        TranscriptError: The file cannot be written.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.entries: list[Entry] = []
+        self._file: TextIO | None = None
+        if path is not None:
+            try:
+                self._file = Path(path).open("a", encoding="utf-8", buffering=1)
+            except OSError as error:
+                raise TranscriptError(f"cannot write the journal {path}: {error.strerror}") from error
+
+    def opened(self, step: int, session: int, topology: Topology, settings: Mapping[str, Any]) -> None:
+        """A session was opened."""
+        self._add(
+            event="open", step=step, session=session, topology=topology.to_dict(), settings=dict(settings)
+        )
+
+    def forked(self, step: int, session: int, twin: int) -> None:
+        """A session was forked."""
+        self._add(event="fork", step=step, session=session, twin=twin)
+
+    def did(self, step: int, session: int, verb: str, arguments: Sequence[Any], now: float) -> None:
+        """A verb was applied."""
+        self._add(event="verb", step=step, session=session, verb=verb, arguments=list(arguments), now=now)
+
+    def stepped(self, step: int, now: float, items: Sequence[Item]) -> None:
+        """A step was made, with this batch."""
+        batch = [[item.session, item.kind, item.num_tokens] for item in items]
+        self._add(event="step", step=step, now=now, batch=batch)
+
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
+        if self._file is not None:
+            self._file.close()
+
+    def _add(self, **entry: Any) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        else:
+            self.entries.append(entry)
+
+
+def load_journal(path: str | Path) -> list[Entry]:
+    """The entries of a file; a torn last line is left out.
+
+    Raises:
+        TranscriptError: The file cannot be read.
+        TranscriptCorruptError: A line before the last is damaged.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise TranscriptError(f"cannot read the journal {path}: {error.strerror}") from error
+    entries: list[Entry] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            entries.append(json.loads(line))
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise TranscriptCorruptError(f"{path}, line {number}: {error}") from error
+    return entries
+
+
+def replay(
+    core: EngineCore,
+    entries: Iterable[Entry],
+    predicates: Mapping[int, Mapping[str, Predicate]] | None = None,
+) -> dict[int, Conversation]:
+    """Do again what a journal says, on a fresh engine core of the same model, cache and policy.
+
+    Args:
+        core: Where nothing has happened yet.
+        entries: Of the journal.
+        predicates: What triggers may ask, by session.
+
+    Returns:
+        All conversations by number, closed ones too.
+
+    Raises:
+        TranscriptCorruptError: A step's batch came out otherwise than the journal says.
+    """
+    found: dict[int, Conversation] = {}
+    for entry in entries:
+        match entry["event"]:
+            case "open":
+                number = entry["session"]
+                given = (predicates or {}).get(number)
+                topology = Topology.from_dict(entry["topology"])
+                found[number] = core.open(topology, predicates=given, **entry["settings"])
+            case "fork":
+                found[entry["twin"]] = core.fork(found[entry["session"]])
+            case "verb":
+                conversation = found[entry["session"]]
+                if entry["verb"] == "evict":
+                    core.evict(conversation)
+                else:
+                    core.do(conversation, entry["verb"], *entry["arguments"], now=entry["now"])
+            case "step":
+                _step(core, entry)
+            case other:
+                raise TranscriptCorruptError(f"the journal has an unknown event {other!r}")
+    return found
+
+
+def _step(core: EngineCore, entry: Entry) -> None:
+    made: list[list[Any]] = []
+    journal, core.journal = core.journal, _Catcher(made)
+    try:
+        report = core.step(list(core.conversations.values()), now=entry["now"])
+    finally:
+        core.journal = journal
+    if made != entry["batch"]:
+        raise TranscriptCorruptError(
+            f"step {entry['step']} was {entry['batch']} and is now {made}; the model, the cache's size or the "
+            "scheduler's policy differ from those of the journal"
+        )
+    for conversation, error in report.failures:
+        if isinstance(error, BraidError):
+            core.fail(conversation, error)
+
+
+class _Catcher(Journal):
+    """Catches the batch of one step."""
+
+    def __init__(self, made: list[list[Any]]) -> None:
+        super().__init__()
+        self._made = made
+
+    def _add(self, **entry: Any) -> None:
+        if entry["event"] == "step":
+            self._made += entry["batch"]
