@@ -214,7 +214,7 @@ def test_a_trickle_of_input_does_not_keep_its_own_row_from_being_made(seed: int)
     chance = Random(seed)
     policy = SchedulerPolicy(48, 24, 8, age_steps=2, seed=chance.randint(0, 3))
     scheduler = Scheduler(policy)
-    trickle = Demand(50, 6, 2, LOW, MEDIUM)
+    trickle = Demand(50, 6, 1, LOW, MEDIUM)
     crowd = [speaking(60 + i, HIGH, 6) for i in range(8)]
     bound = policy.age_steps * (MEDIUM + 1) + 12 + len(crowd) + 1
     wait = 0
@@ -255,11 +255,14 @@ def test_rows_go_before_bursts_of_their_rank_and_after_those_of_a_higher_one() -
     assert scheduler.schedule([row, higher], 0.0) == [Grant(1, 12, makes_row=False)]
 
 
-@pytest.mark.parametrize("kind", [prompt, speaking])
-def test_waiting_lifts_a_demand_by_one_rank_every_age_steps(kind: Callable[[int, int, int], Demand]) -> None:
+@pytest.mark.parametrize(("kind", "tokens"), [(prompt, 100), (speaking, 8)])
+def test_waiting_lifts_a_demand_by_one_rank_every_age_steps(
+    kind: Callable[[int, int, int], Demand], tokens: int
+) -> None:
     policy = SchedulerPolicy(step_tokens=8, chunk_tokens=8, min_chunk_tokens=8, age_steps=3)
     scheduler = Scheduler(policy)
-    served = [scheduler.schedule([kind(1, MEDIUM, 8), kind(2, LOW, 8)], 0.0)[0].session for _ in range(8)]
+    demands = [kind(1, MEDIUM, tokens), kind(2, LOW, tokens)]
+    served = [scheduler.schedule(demands, 0.0)[0].session for _ in range(8)]
     # After three steps session 2 is medium as well, and was served longer ago.
     assert served == [1, 1, 1, 2, 1, 1, 1, 2]
 

@@ -56,7 +56,7 @@ def babble(compiler: GrammarCompiler, codec: TokenizerCodec, matcher: Matcher, s
         token = rng.choice(tokens)
         if len(said) > PATIENCE:
             closers = [i for mark in '}]"' for i in tokens if codec.decode([i]) == mark]
-            token = (closers or [token])[0]
+            token = rng.choice(closers or [token])
         matcher.consume(token)
         said.append(token)
         assert len(said) < 2000, "it goes on for ever"
@@ -432,7 +432,7 @@ def test_a_grammar_is_compiled_once_and_forgotten_in_time(monkeypatch: pytest.Mo
         (Grammar(json_schema={"uniqueItems": True, "type": "array"}), ["uniqueItems"]),
         (Grammar(json_schema={"$ref": "http://x/y"}), ["http://x/y"]),
         (Grammar(json_schema={"type": "string", "minLength": 3, "maxLength": 1}), ["minLength"]),
-        (Grammar(json_schema={"x-guidance": 3}), ["cannot be compiled"]),
+        (Grammar(json_schema={"x-guidance": {"whitespace": 1}}), ["cannot be compiled", "whitespace"]),
         (
             Grammar(json_schema={"type": "object", "properties": {"a": False}, "required": ["a"]}),
             ["json_schema"],
@@ -455,8 +455,6 @@ def test_what_cannot_be_compiled(grammar: Grammar, words: list[str]) -> None:
 def test_what_a_vocabulary_cannot_spell() -> None:
     compiler, codec = COMPILERS["unigram"], CODECS["unigram"]
     with pytest.raises(SamplingError, match=r"'☃'.*can be spelled.*dead end"):
-        compiler.compile(Grammar(regex="☃"))
-    with pytest.raises(SamplingError, match="can be spelled"):
         compiler.compile(Grammar(regex="☃"), at_start=False)
     matcher = compiler.compile(Grammar(regex="the☃"))
     while True:
@@ -466,19 +464,19 @@ def test_what_a_vocabulary_cannot_spell() -> None:
             found = str(error)
             break
         matcher.consume(next(int(i) for i in np.flatnonzero(allowed_V) if i < codec.vocab_size))
-    assert re.search(r"dead end.*after 'the'.*tokens spell", found)
+    assert re.search(r"dead end after 'the'.*tokens spell", found)
 
 
 def test_a_limit_that_is_met_in_the_middle_of_a_text() -> None:
     """A grammar whose states would fill the memory is given up, and no other suffers."""
-    matcher = COMPILERS["byte"].compile(Grammar(regex="(?:[ab]*a[ab]{18})*c"))
+    matcher = COMPILERS["byte"].compile(Grammar(regex="(?:[ab]*a[ab]{14})*c"))
     rng = random.Random(0)
 
     def say_much() -> None:
-        for _ in range(300_000):
+        for _ in range(100_000):
             matcher.consume(rng.choice(b"ab"))
 
-    with pytest.raises(SamplingError, match=r"(dead end|failed).*"):
+    with pytest.raises(SamplingError, match=r"dead end after .*too many states.*simpler"):
         say_much()
     assert COMPILERS["byte"].compile(Grammar(regex="a")).allowed()[ord("a")]
 

@@ -249,8 +249,9 @@ def test_no_page_is_left_behind(model: Model) -> None:
     for topology in (SHORT, DUET):
         session = engine.open(Topology.from_dict(topology))
         go(session, {"user": whole("Hello there")})
-        engine.core.cache.pool.check_integrity()
-        assert engine.core.cache.pool.num_used == 0
+        engine.local.cache.pool.check_integrity()
+        assert engine.local.prefixes is not None
+        assert engine.local.cache.pool.num_used == engine.local.prefixes.num_pages
         assert session.kv_tokens == 0
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 LETTER_A = SamplingSpec(logit_bias={97: 100.0})
 
 
-@pytest.fixture(params=["asyncio"])
+@pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -55,7 +55,7 @@ async def test_write_end_and_iterate() -> None:
     rows = [e.t for e in seen if isinstance(e, RowEvent)]
     assert rows == sorted(set(rows))
     assert session.is_closed
-    assert engine.core.cache.pool.num_used == 0
+    assert engine.local.cache.pool.num_used == 0
 
 
 async def test_text_that_arrives_in_pieces_while_it_speaks_is_the_same_text() -> None:
@@ -104,7 +104,7 @@ async def test_a_pool_that_is_too_small_ends_the_session_with_its_own_error() ->
     assert [e.code for e in errors] == [PoolTooSmallError.code]
     assert isinstance(session.error, PoolTooSmallError)
     assert isinstance(seen[-1], ClosedEvent)
-    assert engine.core.cache.pool.num_used == 0
+    assert engine.local.cache.pool.num_used == 0
 
 
 async def test_held_text_is_fed_when_its_deadline_has_passed() -> None:
@@ -145,7 +145,7 @@ async def test_cancelling_the_task_closes_the_session() -> None:
             await session.write("user", "hello ")
             await anyio.sleep_forever()
     assert session.is_closed
-    assert engine.core.cache.pool.num_used == 0
+    assert engine.local.cache.pool.num_used == 0
 
 
 async def test_two_sessions_share_an_engine_one_forward_at_a_time() -> None:

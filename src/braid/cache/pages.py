@@ -255,9 +255,18 @@ class PageList:
         Raises:
             PoolFullError: Too few pages are free; nothing was changed.
         """
+        self.grow(num_tokens)
+        return self.slots(self.length - num_tokens, self.length)
+
+    def grow(self, num_tokens: int) -> None:
+        """What `append` does, for whoever needs no slots."""
         pool = self._pool
-        pool.require(self.pages_needed(num_tokens))
-        if num_tokens and self._must_copy_last():
+        needed = self.pages_needed(num_tokens)
+        if not needed:
+            self.length += num_tokens
+            return
+        pool.require(needed)
+        if self._must_copy_last():
             shared = self.pages[-1]
             (own,) = self._take(1)
             pool.copy_page(shared, own)
@@ -267,7 +276,6 @@ class PageList:
         if grown > 0:
             self.pages.extend(self._take(grown))
         self.length += num_tokens
-        return self.slots(self.length - num_tokens, self.length)
 
     def slots(self, start: int, stop: int) -> NDArray[np.int64]:
         """The slots of the tokens `start … stop`, `[stop - start]`."""

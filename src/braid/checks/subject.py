@@ -142,14 +142,11 @@ class RecordingBackend(LocalBackend):
         super().__init__(model, kv_tokens=kv_tokens, page_size=page_size, prefix_share=prefix_share)
         self.logits: ReferenceLogits = {}
         self.probes: set[tuple[int, str]] = set()
-        self.num_computed = 0
-        """New tokens of all forwards, probes included."""
         self._disguised = frozenset(disguised)
 
     def _forward(self, plan: Plan, feeds: Sequence[Feed]) -> Tensor:
         feeds = [self._disguise(feed) for feed in feeds]
         logits_NV = super()._forward(plan, feeds)
-        self.num_computed += sum(len(feed.token_ids) for feed in feeds)
         row = 0
         for feed in feeds:
             if feed.ask is None:

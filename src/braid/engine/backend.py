@@ -17,7 +17,7 @@ template text between the input and an output, `preamble` for what stands before
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -447,7 +447,7 @@ class SessionHandle(Protocol):
         """How it stands."""
         ...
 
-    def events(self) -> AsyncGenerator[Event]:
+    def events(self) -> AsyncIterator[Event]:
         """What happens, until it is closed; one listener at a time."""
         ...
 

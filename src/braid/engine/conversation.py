@@ -12,7 +12,7 @@ none it raises, and the same call succeeds later.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 
 from braid.engine.backend import (
@@ -60,6 +60,9 @@ __all__ = ["EVERYTHING", "Conversation"]
 
 REFILL_CHUNK = 128
 """Tokens of an evicted session that are computed again in one piece."""
+
+BEGINNING = 16
+"""Tokens by which the beginnings of two sessions are compared."""
 
 EVERYTHING = Grant(-1, 1 << 30, True)
 """A grant without a limit."""
@@ -412,6 +415,8 @@ class Conversation:
             is_resting = self.turn_is_over and not coming.is_something
             return None if is_resting else self._refill_demand(now)
         if self._preamble_is_stale:
+            self._recall_preamble()
+        if self._preamble_is_stale:
             _, missing = self._missing_preamble(1 << 30)
             return self._demand(0, max(1, len(missing)), 2, self._best_rank())
         if not coming.is_something:
@@ -473,7 +478,7 @@ class Conversation:
         coming = self._coming if self._coming is not None else self._next_rows(now)
         self._coming = None
         read: list[Waiting] = []
-        if self._path == []:
+        if self._path is not None:
             read = self._recall(coming.rows)
             coming = self._next_rows(now) if read else coming
         self._require_length(coming)
@@ -554,7 +559,8 @@ class Conversation:
         assert self.stage.preamble is not None
         return self.stage.preamble.missing(limit)
 
-    def _prefill_preamble(self, grant: Grant) -> tuple[Item, list[Waiting]] | None:
+    def _recall_preamble(self) -> None:
+        """Take what other sessions, or earlier turns, have computed of the preamble already."""
         preamble = self.stage.preamble
         assert preamble is not None
         kept, ids = preamble.missing(1 << 30)
@@ -562,19 +568,45 @@ class Conversation:
         if kept < preamble.num_cached:
             self._apply([Trim(self.number, PREAMBLE, kept)])
             preamble.has_cached(kept)
-        cells = [Cell(step, PREAMBLE, token) for step, token in enumerate(preamble.wanted_ids)]
-        (found,) = self._apply([Recall(self.number, cells)])
-        if found > kept:
-            self._rows.prefill_preamble(kept, ids[: found - kept])
-            kept, ids = found, ids[found - kept :]
-        ids = ids[: grant.input_tokens]
+        (found,) = self._apply([Recall(self.number, self._preamble_cells(kept + len(ids)))])
+        if found > kept or not ids:
+            self._rows.prefill_preamble(kept, ids[: max(0, found - kept)])
+
+    def _preamble_cells(self, length: int) -> list[Cell]:
+        assert self.stage.preamble is not None
+        wanted = self.stage.preamble.wanted_ids[:length]
+        return [Cell(step, PREAMBLE, token) for step, token in enumerate(wanted)]
+
+    def _prefill_preamble(self, grant: Grant) -> tuple[Item, list[Waiting]] | None:
+        kept, ids = self._missing_preamble(grant.input_tokens)
         if not ids:
             return None
         self.backend.reserve(self.number, [(PREAMBLE, len(ids))])
         entries = self._rows.prefill_preamble(kept, ids)
         self.peak_kv_tokens = max(self.peak_kv_tokens, self.kv_tokens)
-        self._to_keep = None if preamble.is_stale else cells
+        self._to_keep = self._preamble_cells(kept + len(ids))
         return self._item("prefill", entries), []
+
+    @property
+    def beginning(self) -> Hashable | None:
+        """What it computes next of a closed prefix; two sessions that say the same would compute the same.
+
+        Told apart by the neighbourhood alone: if two that differ should say the same, one of them waits for a step.
+        """
+        if self.is_evicted:
+            return None
+        if self._preamble_is_stale:
+            kept, ids = self._missing_preamble(BEGINNING)
+            assert self.stage.preamble is not None
+            before = self.stage.preamble.wanted_ids[max(0, kept - BEGINNING) : kept]
+            return (self.salt, kept, tuple(before), tuple(ids))
+        rows = None if self._coming is None else self._coming.rows
+        if self._path is None or rows is None or not rows.burst:
+            return None
+        label, count = rows.burst[0]
+        queue = self.stage.input(label).queue
+        coming = tuple(queue[i].token for i in range(min(count, BEGINNING)))
+        return (self.salt, label, len(self._path), tuple(self._path[-BEGINNING:]), coming)
 
     def _recall(self, rows: RowPlan | None) -> list[Waiting]:
         """In native rows: enter what other sessions have read at their very beginning without computing it again.
@@ -583,8 +615,9 @@ class Conversation:
         """
         if rows is None or not rows.burst:
             return []
-        cells = self._burst_cells(rows)
-        (found,) = self._apply([Recall(self.number, cells)])
+        assert self._path is not None
+        (found,) = self._apply([Recall(self.number, self._path + self._burst_cells(rows))])
+        found -= len(self._path)
         burst: list[tuple[str, int]] = []
         for label, count in rows.burst:
             burst.append((label, min(count, found - sum(n for _, n in burst))))
@@ -605,9 +638,9 @@ class Conversation:
         if self._path is None or rows is None:
             self._path = None
             return
-        self._path += self._burst_cells(rows)
+        self._path = self._to_keep = self._path + self._burst_cells(rows)
         if rows.outputs:
-            self._to_keep, self._path = self._path, None
+            self._path = None
 
     def keep_prefixes(self) -> None:
         """After the forward: let other sessions share what has just been computed, where it is closed."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -98,6 +98,7 @@ class EngineCore:
         self.num_steps = 0
         self.lock = threading.RLock()
         """Held while queues and books are read or changed; not during a forward."""
+        self._shares_prefixes = backend.capabilities().prefixes
         self._next_number = 0
         self._is_computing = False
         self._put_off: list[Op] = []
@@ -244,13 +245,19 @@ class EngineCore:
         demands: list[Demand] = []
         by_number: dict[int, Conversation] = {}
         for conversation in conversations:
-            demand = conversation.demand(now)
+            try:
+                demand = conversation.demand(now)
+            except Exception as error:  # of its own making, such as a predicate's: the others go on
+                report.failures.append((conversation, as_braid_error(error)))
+                continue
             if demand is not None:
                 demands.append(demand)
                 by_number[demand.session] = conversation
         report.demanding = list(by_number)
         if not demands:
             return []
+        if self._shares_prefixes:
+            demands = _one_a_beginning(demands, by_number)
         grants = self.scheduler.schedule(demands, now)
         batch: list[tuple[Conversation, Item]] = []
         for grant in grants:
@@ -374,6 +381,17 @@ class EngineCore:
             self._put_off += ops
             return [0] * len(ops)
         return self.backend.apply(ops)
+
+
+def _one_a_beginning(demands: Sequence[Demand], by_number: Mapping[int, Conversation]) -> list[Demand]:
+    """Of sessions that would compute the same closed prefix, the most urgent one; the others recall it afterwards."""
+    first: dict[Hashable, Demand] = {}
+    chosen: list[Demand] = []
+    for demand in sorted(demands, key=lambda d: (min(d.row_priority, d.input_priority), d.session)):
+        beginning = by_number[demand.session].beginning
+        if beginning is None or first.setdefault(beginning, demand) is demand:
+            chosen.append(demand)
+    return chosen
 
 
 def as_braid_error(error: BaseException) -> BraidError:

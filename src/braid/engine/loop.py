@@ -15,7 +15,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -142,7 +142,7 @@ class Seat:
                 peak_kv_tokens=conversation.peak_kv_tokens,
             )
 
-    def events(self) -> AsyncGenerator[Event]:
+    def events(self) -> AsyncIterator[Event]:
         """What happens, until it is closed; one listener at a time."""
         return self._main.events()
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import anyio
 import anyio.lowlevel
@@ -21,7 +21,7 @@ import anyio.lowlevel
 from braid.engine.record import News, as_event
 from braid.streams.events import Event, NoticeEvent
 
-__all__ = ["Bell", "Mailbox"]
+__all__ = ["Bell", "Listener", "Mailbox"]
 
 
 class Bell:
@@ -53,6 +53,36 @@ def _soon(token: Any, function: Callable[[], None]) -> None:
         call(function)
     except RuntimeError:  # asyncio: the loop is closed; trio's RunFinishedError is one too
         return
+
+
+class Listener:
+    """Iterates over the events of a mailbox. Not a generator: one that is left half-way must not need an event loop."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._is_listening = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        if not self._is_listening:
+            self._is_listening = True
+            self._mailbox.listen(1)
+        event = await self._mailbox.receive()
+        if event is None:
+            self.stop()
+            raise StopAsyncIteration
+        return event
+
+    def stop(self) -> None:
+        """Listen no longer; harmless when repeated."""
+        if self._is_listening:
+            self._is_listening = False
+            self._mailbox.listen(-1)
+
+    def __del__(self) -> None:
+        self.stop()
 
 
 class Mailbox:
@@ -97,24 +127,28 @@ class Mailbox:
             self._is_closed, self._is_full = True, False
         self._bell.ring()
 
-    async def events(self) -> AsyncGenerator[Event]:
+    def events(self) -> Listener:
         """What happens, until the session is closed. One listener at a time."""
+        return Listener(self)
+
+    def listen(self, number: int) -> None:
+        """Note that so many listeners have come, or gone."""
         with self._lock:
-            self._num_listeners += 1
-        try:
-            while True:
-                ticket = self._bell.ticket()
-                news = self._take()
-                if news is None:
-                    if self._is_closed and not self._news:
-                        return
-                    await ticket.wait()
-                    continue
-                yield as_event(news)
-        finally:
-            with self._lock:
-                self._num_listeners -= 1
-                self._judge()
+            self._num_listeners += number
+            self._judge()
+
+    async def receive(self) -> Event | None:
+        """The next event; None when no more comes."""
+        while True:
+            ticket = self._bell.ticket()
+            was_closed = self._is_closed  # asked first: what came just before the end must not be missed
+            news = self._take()
+            if news is not None:
+                await anyio.lowlevel.checkpoint()
+                return as_event(news)
+            if was_closed:
+                return None
+            await ticket.wait()
 
     def _take(self) -> News | None:
         with self._lock:

@@ -41,6 +41,7 @@ __all__ = ["GrammarCompiler", "Matcher"]
 # One space, or a line end and an indentation: all that people write, and no room to go on for ever.
 _WHITE_SPACE = r" |\n[ \t]{0,32}"
 _NUM_CACHED = 64
+_MAX_STATES = 50_000  # about 1.5 kB each; a grammar that needs more is given up
 _NUM_SHOWN = 16
 
 
@@ -234,8 +235,8 @@ class Matcher:
         reasons = [_first_line(each) for each in known if each.is_error()]
         why = f" ({reasons[0]})" if reasons else ""
         return (
-            f"the grammar is at a dead end{why}: its text is incomplete, and no token can go on {self._place()}; "
-            "allow a text that these tokens spell"
+            f"the grammar is at a dead end {self._place()}: its text is incomplete, and no token can go on{why}; "
+            "allow a text that these tokens spell, or a simpler one"
         )
 
     def _place(self) -> str:
@@ -298,7 +299,7 @@ def _compile(grammar: Grammar, tokenizer: LLTokenizer, *, before: str = "") -> L
             part | {"name": "text"},
         ]
     }
-    limits = library.LLParserLimits(verbose_errors=False)
+    limits = library.LLParserLimits(max_lexer_states=_MAX_STATES, verbose_errors=False)
     matcher = library.LLMatcher(tokenizer, json.dumps(whole), log_level=0, limits=limits)
     if matcher.is_error():
         raise _refused(grammar, matcher.get_error())

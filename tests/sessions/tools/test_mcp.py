@@ -106,6 +106,19 @@ async def test_an_error_of_the_block_passes_as_it_is() -> None:
                 raise ZeroDivisionError
 
 
+async def test_a_connection_that_breaks_in_the_end_is_nobodys_error() -> None:
+    @contextlib.asynccontextmanager
+    async def breaking() -> AsyncIterator[ClientSession]:
+        async with in_memory() as session:
+            yield session
+        raise OSError("broken pipe")
+
+    async with McpTools(breaking, "it") as source:
+        toolbox = Toolbox(source.tools)
+        assert (await run(toolbox, "add", a=1)).content == 2
+    assert "is closed" in (await run(toolbox, "add", a=1)).content
+
+
 async def test_cancelling_from_outside_ends_the_server() -> None:
     with anyio.fail_after(30), anyio.CancelScope() as scope:
         async with stdio():

@@ -65,9 +65,11 @@ def answer(state: TalkState, turn: Turn, label: str) -> Content:
     places = [0, *(min(place, len(text)) for place in heard), len(text)]
     parts: list[str | tuple[str, str]] = []
     for number, (start, stop) in enumerate(pairwise(places)):
+        piece = printable(text[start:stop])
         if number:
-            parts.append((f" {_HEARD} ", f"bold {COLORS['input']}"))
-        parts.append(printable(text[start:stop]))
+            space = "" if not piece or piece[0].isspace() else " "
+            parts.append((f" {_HEARD}{space}", f"bold {COLORS['input']}"))
+        parts.append(piece)
     is_speaking = not turn.is_over and state.is_active(label)
     if not text:
         parts.append((" " if is_speaking else "(nothing)" if turn.is_over else "…", _DIM))

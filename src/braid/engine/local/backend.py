@@ -83,6 +83,8 @@ class LocalBackend:
         self.sessions: dict[int, SessionSpans] = {}
         max_pages = int(prefix_share * self.cache.pool.num_pages)
         self.prefixes = PrefixTree(self.cache.pool, max_pages=max_pages) if max_pages else None
+        self.num_computed = 0
+        """New tokens of all forwards so far, probes included."""
         self._reserved_pages = 0
 
     # ---- who there is
@@ -280,6 +282,7 @@ class LocalBackend:
         feeds = [feed for _, work in pairs for feed in work.feeds]
         plan = self._plan(feeds, [sight for _, work in pairs for sight in work.sights])
         logits_NV = self._forward(plan, feeds)
+        self.num_computed += sum(len(feed.token_ids) for feed in feeds)
         asked: list[_Asked] = []
         row = 0
         for feed in feeds:

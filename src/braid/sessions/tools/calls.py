@@ -10,7 +10,8 @@ Hermes models write it, in an array, or amid prose; `parameters` is read as `arg
           or a tag
 
 Brackets and commas around objects are prose like any other, so an array needs no state. What lies inside a broken
-object is never run: where a quotation mark is missing, nobody can tell what was meant as a call and what as text.
+object, as far as its brackets tell, is not run: where a quotation mark is missing, nobody can tell what was meant as
+a call and what as text.
 All state moves character by character; how a text is cut into pieces changes nothing.
 """
 
