@@ -306,7 +306,7 @@ async def test_words_that_could_not_be_sent_are_in_the_line_again() -> None:
 @anyio_test
 async def test_a_text_of_several_lines_can_be_pasted() -> None:
     async with screen() as shown:
-        shown.app.query_one(LineInput).post_message(Paste("one two\nthree"))
+        shown.app.post_message(Paste("one two\nthree"))
         await shown.settle()
         assert shown.line == "three"
         await shown.press("enter")

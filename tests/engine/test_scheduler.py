@@ -176,7 +176,8 @@ def test_high_rows_that_fit_together_are_made_in_every_step(seed: int) -> None:
     for _ in range(30):
         lower = [
             demand._replace(
-                row_priority=max(MEDIUM, demand.row_priority), input_priority=max(MEDIUM, demand.input_priority)
+                row_priority=max(MEDIUM, demand.row_priority),
+                input_priority=max(MEDIUM, demand.input_priority),
             )
             for demand in random_demands(chance, max_row=8)
         ]
@@ -251,7 +252,10 @@ def test_overdue_goes_before_rank_and_rank_before_age() -> None:
 def test_rows_go_before_bursts_of_their_rank_and_after_those_of_a_higher_one() -> None:
     scheduler = Scheduler(SchedulerPolicy(step_tokens=12, chunk_tokens=12, min_chunk_tokens=4))
     row, equal, higher = speaking(2, LOW, 4), prompt(1, LOW), prompt(1, MEDIUM)
-    assert scheduler.schedule([row, equal], 0.0) == [Grant(2, 0, makes_row=True), Grant(1, 8, makes_row=False)]
+    assert scheduler.schedule([row, equal], 0.0) == [
+        Grant(2, 0, makes_row=True),
+        Grant(1, 8, makes_row=False),
+    ]
     assert scheduler.schedule([row, higher], 0.0) == [Grant(1, 12, makes_row=False)]
 
 

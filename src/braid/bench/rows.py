@@ -160,7 +160,7 @@ class SpeakingRows:
 
     def _keep_talking(self) -> None:
         """Put another token in the place of an end token that a lane has drawn and not yet said."""
-        model = self._conversation.model
+        model = self._backend.model
         for lane in self._conversation.stage.outputs:
             assert lane.pending is not None, "every lane speaks"
             if lane.pending[0] in model.codec.end_ids:

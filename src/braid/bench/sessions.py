@@ -175,9 +175,7 @@ def endless(model: Model, topology: Topology, system: str, output_tokens: int) -
     spec = topology.streams["output"].model_copy(
         update={"max_tokens": output_tokens, "sampling": SamplingSpec(logit_bias=bias)}
     )
-    return topology.model_copy(
-        update={"system": system, "streams": {**topology.streams, "output": spec}}
-    )
+    return topology.model_copy(update={"system": system, "streams": {**topology.streams, "output": spec}})
 
 
 def converse(model: Model, talk: Dialogue) -> int:
@@ -236,7 +234,9 @@ def bench_sessions(
     if not counts or min(counts) < 1:
         raise InputError("give numbers of sessions, such as 1,4,16")
     if model.device.type != "cpu":
-        raise InputError(f"{model.name} is on {model.device}; sessions are timed on a CPU: load it with device='cpu'")
+        raise InputError(
+            f"{model.name} is on {model.device}; sessions are timed on a CPU: load it with device='cpu'"
+        )
     path = committed_vllm(model.name) if vllm is None else vllm
     theirs = None if path is None else read_vllm(path)
     ours: dict[int, OurFigures] = {}

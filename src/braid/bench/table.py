@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["codewords_table", "print_figures", "rows_table"]
+__all__ = ["codewords_table", "overhead_table", "print_figures", "rows_table", "sessions_table"]
 
 RATIOS = {
     "row4_over_row1": "a row of four over a row of one",
@@ -43,12 +43,7 @@ def rows_table(figures: Mapping[str, Any]) -> RenderableType:
     for name, meaning in RATIOS.items():
         if figures[name] is not None:
             rest.add_row(meaning, f"{figures[name]:.2f} ×")
-    machine = figures["machine"]
-    where = (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads, load {machine['load']}, "
-        f"torch {machine['torch']}, transformers {machine['transformers']}"
-    )
-    return Group(table, rest, Text(where, style="dim"))
+    return Group(table, rest, _where(figures["machine"]))
 
 
 def codewords_table(figures: Mapping[str, Mapping[str, Any]]) -> RenderableType:
@@ -81,6 +76,90 @@ def codewords_table(figures: Mapping[str, Mapping[str, Any]]) -> RenderableType:
             f"{row['max_abs_diff']:g}",
         )
     return table
+
+
+CONTENDERS = {
+    "ours": "braid",
+    "one_by_one": "transformers, one by one (a)",
+    "batched": "transformers, batched (b)",
+    "vllm": "vLLM, measured apart (c)",
+}
+SESSION_RATIOS = {
+    "total_over_one_by_one": "tokens a second over (a)",
+    "total_over_batched": "tokens a second over (b)",
+    "decode_over_batched": "decode alone over (b)",
+    "decode_over_vllm": "decode alone over (c)",
+    "total_over_vllm": "tokens a second over (c)",
+    "kv_over_batched": "peak KV bytes over (b)",
+}
+
+
+def sessions_table(figures: Mapping[str, Any]) -> RenderableType:
+    """What `braid bench sessions` found.
+
+    Args:
+        figures: `SessionsFigures.to_dict()`.
+    """
+    parts: list[RenderableType] = []
+    for count, row in figures["sessions"].items():
+        title = f"{figures['model']}: {count} session{'' if count == '1' else 's'}"
+        table = Table(title=title, title_justify="left", title_style="bold")
+        for head in ("", "prefill s", "decode s", "tokens/s", "decode tokens/s", "prefilled", "peak KV MiB"):
+            table.add_column(head, justify="left" if not head else "right")
+        for key, name in CONTENDERS.items():
+            found = row[key]
+            if found is not None:
+                table.add_row(
+                    name,
+                    f"{found['prefill_s']:.2f}",
+                    f"{found['decode_s']:.2f}",
+                    f"{found['tokens_per_s']:.1f}",
+                    f"{found['decode_tokens_per_s']:.1f}",
+                    str(found["prefill_tokens"]),
+                    f"{found['peak_kv_bytes'] / 2**20:.1f}",
+                )
+        ratios = Table.grid(padding=(0, 2))
+        ratios.add_column()
+        ratios.add_column(justify="right")
+        for key, name in SESSION_RATIOS.items():
+            if row[key] is not None:
+                ratios.add_row(name, f"{row[key]:.2f} ×")
+        ratios.add_row("outside the forward, ms a decode step", f"{row['ours']['overhead_ms']:.2f}")
+        if row["same_answers_as_batched"]:
+            ratios.add_row("answers that are those of (b), token by token", row["same_answers_as_batched"])
+        parts += [table, ratios]
+    turns = figures["ten_turns_prefill"]
+    said = f"A conversation of ten turns prefills {turns['ours']} tokens; (b) {turns['batched']} ({turns['ratio']} ×)."
+    return Group(*parts, Text(said), _where(figures["machine"]))
+
+
+def overhead_table(figures: Mapping[str, Any]) -> RenderableType:
+    """What `braid bench overhead` found.
+
+    Args:
+        figures: `OverheadFigures.to_dict()`.
+    """
+    title = (
+        f"{figures['sessions']} sessions × {figures['streams']} streams, on a backend that computes nothing"
+    )
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
+    table.add_column("")
+    table.add_column("", justify="right")
+    table.add_row("a step, median ms", f"{figures['median_ms']:.2f}")
+    table.add_row("fastest, ms", f"{figures['min_ms']:.2f}")
+    table.add_row("95 of 100 are below, ms", f"{figures['p95_ms']:.2f}")
+    table.add_row("of the median, in the backend", f"{figures['backend_median_ms']:.2f}")
+    table.add_row("tokens a step", str(figures["tokens_per_step"]))
+    return Group(table, _where(figures["machine"]))
+
+
+def _where(machine: Mapping[str, Any]) -> Text:
+    """What it was measured on."""
+    where = (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads, load {machine['load']}, "
+        f"torch {machine['torch']}, transformers {machine['transformers']}"
+    )
+    return Text(where, style="dim")
 
 
 def print_figures(table: RenderableType, *, to_stderr: bool) -> None:

@@ -169,7 +169,9 @@ def _measure(backend: _Listening, cases: Sequence[Case], progress: Callable[[int
         views += sum(a and b for a, b in zip(can, does, strict=True))
         blocked += sum(_repeats(kept, batch))
         difference = max(difference, _difference(kept.logits, changed.logits))
-    return PlaceFigures(len(cases), sequential, views, blocked, 1 / len(code_words(backend.model)), difference)
+    return PlaceFigures(
+        len(cases), sequential, views, blocked, 1 / len(code_words(backend.model)), difference
+    )
 
 
 # ---- running a batch

@@ -10,7 +10,6 @@ import torch
 from braid.cache import KVCache, PageList
 from braid.checks.finding import Finding
 from braid.checks.subject import NEVER, RecordingCore, Subject, drive
-from braid.engine.conversation import Conversation
 from braid.errors import IntegrityError, PoolFullError
 from braid.streams.topology import StreamSpec, Topology
 from braid.testing import ReferenceLogits

@@ -29,7 +29,15 @@ from braid.streams.strict import FrozenMap
 from braid.streams.topology import StreamSpec, Topology
 from braid.testing import ReferenceLogits
 
-__all__ = ["NEVER", "RecordingBackend", "RecordingCore", "Subject", "drive", "largest_difference", "with_specs"]
+__all__ = [
+    "NEVER",
+    "RecordingBackend",
+    "RecordingCore",
+    "Subject",
+    "drive",
+    "largest_difference",
+    "with_specs",
+]
 
 NEVER = -1e9
 """A logit bias that no logit outweighs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ import typer
 from braid.cli.machine import DEFAULT_MODEL, DtypeOption, ModelOption, ThreadsOption, load_model
 from braid.cli.report import JsonOption
 
-__all__ = ["app", "codewords", "rows"]
+__all__ = ["app", "codewords", "overhead", "rows", "sessions"]
 
 app = typer.Typer(
     rich_markup_mode="rich",
@@ -32,6 +33,19 @@ _CODEWORDS_EXAMPLES = """[bold]Examples[/]
 braid bench codewords
 
 braid bench codewords --cases 20 --json"""
+
+
+_SESSIONS_EXAMPLES = """[bold]Examples[/]
+
+braid bench sessions --sessions 1,4,16 --json
+
+braid bench sessions --sessions 16 --vllm figures.json"""
+
+_OVERHEAD_EXAMPLES = """[bold]Examples[/]
+
+braid bench overhead
+
+braid bench overhead --sessions 256 --streams 8 --json"""
 
 
 @app.command(epilog=_ROWS_EXAMPLES)
@@ -80,6 +94,61 @@ def codewords(
     figures: dict[str, Any] = {place: row.to_dict() for place, row in found.items()}
     print_figures(codewords_table(figures), to_stderr=json)
     _print_json({**figures, "model": loaded.name})
+
+
+@app.command(epilog=_SESSIONS_EXAMPLES)
+def sessions(
+    model: ModelOption = DEFAULT_MODEL,
+    sessions: Annotated[str, typer.Option(help="Numbers of sessions, separated by commas.")] = "1,4,16",
+    system_tokens: Annotated[int, typer.Option(min=16, help="Tokens of the system prompt in common.")] = 512,
+    output_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 128,
+    vllm: Annotated[
+        Path | None, typer.Option(help="Figures that bench/vllm/run.py wrote; else the committed ones.")
+    ] = None,
+    dtype: DtypeOption = "auto",
+    threads: ThreadsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Serve many sessions with a system prompt in common, beside `transformers.generate` and vLLM; some minutes.
+
+    `transformers` runs one prompt after another, and all in a padded batch, in a process that Braid has not touched;
+    all in one run. vLLM's figures were measured apart, see bench/vllm. The machine should be idle.
+    """
+    from braid.bench.sessions import bench_sessions
+    from braid.bench.table import print_figures, sessions_table
+    from braid.cli.inputs import counts_of
+
+    counts = counts_of(sessions)
+    loaded = load_model(model, dtype=dtype, device="cpu", threads=threads)
+    with _progress("measurements") as advance:
+        figures = bench_sessions(
+            loaded,
+            counts=counts,
+            vllm=vllm,
+            system_tokens=system_tokens,
+            output_tokens=output_tokens,
+            on_progress=advance,
+        ).to_dict()
+    print_figures(sessions_table(figures), to_stderr=json)
+    _print_json(figures)
+
+
+@app.command(epilog=_OVERHEAD_EXAMPLES)
+def overhead(
+    model: ModelOption = DEFAULT_MODEL,
+    sessions: Annotated[int, typer.Option(min=1, help="Sessions that speak.")] = 64,
+    streams: Annotated[int, typer.Option(min=2, help="Streams of each, all with a token in every row.")] = 4,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that are timed.")] = 300,
+    json: JsonOption = False,
+) -> None:
+    """Time the engine itself: steps on a backend that computes nothing. Only the model's tokenizer is used."""
+    from braid.bench.overhead import bench_overhead
+    from braid.bench.table import overhead_table, print_figures
+
+    codec = load_model(model, dtype="auto", device="cpu", threads=None).codec
+    figures = bench_overhead(codec, sessions=sessions, streams=streams, steps=steps).to_dict()
+    print_figures(overhead_table(figures), to_stderr=json)
+    _print_json(figures)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import typer
 from braid.errors import DirectionError, EmptyInputError, InputError
 from braid.streams.topology import Topology
 
-__all__ = ["STDIN", "gather_inputs", "parse_copies", "stdin_reader"]
+__all__ = ["STDIN", "counts_of", "gather_inputs", "parse_copies", "stdin_reader"]
 
 STDIN = None
 """Stands for text that comes through standard input."""
@@ -118,3 +118,15 @@ def _typed_text(name: str) -> str:
         return _checked(name, sys.stdin.buffer.read().decode())
     except UnicodeDecodeError as error:
         raise InputError(f"what was typed is not UTF-8 text: {error.reason}") from None
+
+
+def counts_of(text: str) -> tuple[int, ...]:
+    """Numbers from 1 up, as `1,4,16` spells them.
+
+    Raises:
+        InputError: It spells none.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise InputError(f"{text!r} spells no numbers; write them like 1,4,16")
+    return tuple(int(part) for part in parts)

@@ -29,6 +29,7 @@ from braid.streams.topology import Topology
 
 if TYPE_CHECKING:
     from braid.engine.mailbox import Bell, Mailbox
+    from braid.engine.metrics import ToolStatus
     from braid.errors import BraidError
     from braid.model.codec import TokenizerCodec
     from braid.model.grammar import GrammarCompiler
@@ -45,6 +46,7 @@ __all__ = [
     "Close",
     "Draw",
     "Drop",
+    "Dropped",
     "Entry",
     "Fork",
     "Item",
@@ -228,7 +230,8 @@ Op = Open | Fork | Trim | Splice | Drop | Close | Recall | Keep
 # ---- what is computed
 
 
-class Draw(NamedTuple):
+@dataclass(slots=True)
+class Draw:
     """One token to be drawn, and all that decides it beside the logits."""
 
     spec: SamplingSpec
@@ -415,6 +418,17 @@ class SessionLook:
     peak_kv_tokens: int
 
 
+@dataclass(frozen=True)
+class Dropped:
+    """What a shutdown left undone in one session."""
+
+    session: int
+    num_queued: int
+    """Input tokens that were never read."""
+    speaking: tuple[str, ...]
+    """Outputs that had not finished."""
+
+
 class SessionHandle(Protocol):
     """One session of an engine that drives itself; it can be asked after the session is closed, too."""
 
@@ -451,8 +465,13 @@ class SessionHandle(Protocol):
         """What happens, until it is closed; one listener at a time."""
         ...
 
-    def listen(self) -> Mailbox:
-        """A mailbox of one's own for all news from now on."""
+    def listen(self, holding: frozenset[str] = frozenset()) -> Mailbox:
+        """A mailbox of one's own for all news from now on.
+
+        Args:
+            holding: Streams of which every piece of text is awaited like a result, until the listener has taken it
+                and says so with the verb `result_came`.
+        """
         ...
 
 
@@ -471,6 +490,10 @@ class SessionBackend(Protocol):
 
     def check(self, topology: Topology, settings: Mapping[str, Any]) -> Topology:
         """The topology as it would be served; raises what `start` would raise, but for want of room."""
+        ...
+
+    def warm(self, topology: Topology) -> None:
+        """Do beforehand, on any thread, what `start` would take long for."""
         ...
 
     async def admit(self) -> None:
@@ -501,12 +524,16 @@ class SessionBackend(Protocol):
         """Give the session's cache back until it has something to do."""
         ...
 
-    def note_tool(self, status: str, seconds: float) -> None:
+    def note_tool(self, status: ToolStatus, seconds: float) -> None:
         """Count a tool call that is over."""
         ...
 
     def abort(self, session: int, reason: str = "closed") -> None:
         """Close the session now; harmless when it is closed already."""
+        ...
+
+    async def aclose(self, *, drain: bool = True, timeout_s: float = 30.0) -> list[Dropped]:
+        """Shut down: admit nobody, let turns finish, close all sessions; returns what was left undone."""
         ...
 
 

@@ -12,7 +12,7 @@ none it raises, and the same call succeeds later.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 
 from braid.engine.backend import (
@@ -37,7 +37,7 @@ from braid.engine.backend import (
 from braid.engine.lanes import RANKS, InputLane, OutputLane, Waiting
 from braid.engine.policy import Backlog, RowPlan, next_rows
 from braid.engine.record import News, Record, as_event
-from braid.engine.restore import Refill, refills
+from braid.engine.restore import Refilling
 from braid.engine.rowmaker import NextRows, RowMaker
 from braid.engine.scheduler import Demand, Grant
 from braid.engine.stage import Stage
@@ -115,29 +115,31 @@ class Conversation:
         require_supported(self.topology, backend.capabilities(), self.predicates)
         self.stage = Stage(self.model, self.topology, copies)
         self.table = self.stage.table
+        self.labels = frozenset(lane.label for lane in self.table.lanes)
         self.seed = seed
         self.turn = 0
         self.is_closed = False
         self.is_evicted = False
         """Whether its spans were dropped from the cache, and are refilled before it goes on."""
         self.forces_answers = forces_answers
+        self.is_first_due = False
+        """Whether a turn's first token, or first answer token, is still to come."""
         self.num_awaited = 0
         """Results that are still to come from outside, such as those of tools; no turn ends by silence meanwhile."""
         self.max_queued = max_queued
         self.peak_kv_tokens = 0
         """The most tokens that the cache kept for this session."""
         self._apply = apply
+        self._ended_at: float | None = None
+        self._said_at: float | None = None
         self._in_turn = False
         self._was_quiescent = False
-        self._path: list[Cell] | None = (
-            None if self.stage.in_views or self.stage.keeps_silence else []
-        )
+        self._path: list[Cell] | None = None if self.stage.in_views or self.stage.keeps_silence else []
         """Of a native session, all that was read so far, while that is nothing but bursts of input."""
         self._to_keep: list[Cell] | None = None
         """What other sessions may share once it is computed."""
-        self._refills: Iterator[Refill] | None = None
-        self._refill: list[Entry] | None = None
-        """The piece of it that is computed next."""
+        self._refilling: Refilling | None = None
+        """Once an evicted session has something to do: how far its spans are filled again."""
         self._coming: NextRows | None = None
         self._asked: list[str] = []
         self._compiled = {
@@ -167,7 +169,7 @@ class Conversation:
             return
         if len(lane.queue) >= self.max_queued:
             raise QueueFullError(
-                f"{stream} has {len(lane.queue)} tokens that the model has not read yet, and may have {self.max_queued}; "
+                f"{stream} has {len(lane.queue)} tokens that the model has not read, and may have {self.max_queued}; "
                 "wait until it has read some, or open the session with a larger max_queued"
             )
         if not self._in_turn:
@@ -224,9 +226,11 @@ class Conversation:
                 lane.add([(turn_end, "")], now, self.record.t)
             self.record.life("end", lane.label)
             self.record.state(lane.label, "asleep", "ended")
+        if all(lane.has_ended or not lane.text for lane in inputs):
+            self._ended_at = now
 
     def interrupt(self, stream: str | None = None) -> None:
-        """Force the end token of an output that speaks, or of all; those that still wait for their turn go on waiting."""
+        """Force the end token of an output that speaks, or of all; one that still waits for its turn goes on waiting."""
         end = self.model.turn_end_id
         for lane in self._outputs(stream):
             if lane.is_awake:
@@ -266,7 +270,7 @@ class Conversation:
         lane.forced.extend(tokens)
         is_drawn = lane.pending is not None and not lane.pending[1]
         if lane.forced and (lane.phase == "silent" or (lane.phase == "speaking" and is_drawn)):
-            lane.pending, lane.phase = (lane.forced.popleft(), True), "speaking"
+            lane.pending, lane.phase, lane.must_speak = (lane.forced.popleft(), True), "speaking", False
         elif lane.phase == "silent":
             lane.must_speak = True
         elif lane.phase == "waiting":
@@ -292,7 +296,10 @@ class Conversation:
             self._sleep(lane, "closed")
         self.stage.close_lane(lane)
         self._path = None
-        self._apply([Close(self.number, stream)])
+        if self.is_evicted:
+            self._refill_anew()
+        else:
+            self._apply([Close(self.number, stream)])
         self.record.life("close", stream)
         self.record.state(stream, "closed")
 
@@ -330,7 +337,7 @@ class Conversation:
         twin._asked = list(self._asked)
         twin._coming = None
         if self.is_evicted:
-            twin._refills = twin._refill = None
+            twin._refilling = None
             self._apply([Open(number, self.topology, self.record.transcript.copies, self.salt)])
         else:
             self._apply([Fork(self.number, number)])
@@ -347,7 +354,7 @@ class Conversation:
             return
         self._apply([Drop(self.number)])
         self.is_evicted = True
-        self._refills = self._refill = None
+        self._refilling = None
 
     # ---- asking
 
@@ -369,7 +376,11 @@ class Conversation:
     @property
     def kv_tokens(self) -> int:
         """Tokens that the cache keeps for this session."""
-        return 0 if self.is_evicted or self.is_closed else self.stage.kv_tokens
+        if self.is_closed:
+            return 0
+        if self.is_evicted:
+            return 0 if self._refilling is None else self._refilling.held.total()
+        return self.stage.kv_tokens
 
     @property
     def num_queued(self) -> int:
@@ -384,7 +395,10 @@ class Conversation:
     @property
     def has_work(self) -> bool:
         """Whether the next step would compute something."""
-        return not self.is_closed and (self._preamble_is_stale or self._next_rows(math.inf).is_something)
+        if self.is_closed:
+            return False
+        # An evicted session rests, whatever its preamble lacks, until it has rows to make.
+        return (self._preamble_is_stale and not self.is_evicted) or self._next_rows(math.inf).is_something
 
     def take_news(self) -> list[News]:
         """What has happened since the last call, rows not yet made into events."""
@@ -412,8 +426,7 @@ class Conversation:
             self._settle()
             coming = self._next_rows(now)
         if self.is_evicted:
-            is_resting = self.turn_is_over and not coming.is_something
-            return None if is_resting else self._refill_demand(now)
+            return self._refill_demand(now) if coming.is_something else None
         if self._preamble_is_stale:
             self._recall_preamble()
         if self._preamble_is_stale:
@@ -486,11 +499,6 @@ class Conversation:
         if not coming.is_something:
             return None
         self.backend.reserve(self.number, self._rows.needs(coming))
-        again = [lane for lane, _ in coming.starters] + [c for c in coming.curious if self._rows.asks_first(c)]
-        for lane in again:
-            if lane.closer_len:  # of a start that was cancelled before it spoke
-                self._apply([Trim(self.number, closer_of(lane.label), 0)])
-                lane.closer_len = 0
         for lane, _ in coming.starters:
             if lane.spec.grammar is not None and lane.matcher is None:
                 lane.matcher = self._compiled[lane.label].copy()
@@ -519,7 +527,7 @@ class Conversation:
             elif not lane.is_awake or lane.pending is not None:
                 continue  # a verb came in between
             elif lane.forced:
-                lane.phase, lane.pending = "speaking", (lane.forced.popleft(), True)
+                lane.phase, lane.pending, lane.must_speak = "speaking", (lane.forced.popleft(), True), False
             elif answer.token == silence:
                 lane.phase = "silent"
             else:
@@ -528,32 +536,52 @@ class Conversation:
                     lane.matcher.consume(answer.token)
         self._asked = []
 
+    def first_tokens(self, now: float) -> tuple[float | None, float | None]:
+        """Seconds from the end of input to the turn's first token and to its first answer token, where they came now.
+
+        Measured on the tokens that the model chose; 0 for what it says before the input has ended.
+        """
+        first = answer = None
+        since = 0.0 if self._ended_at is None else max(0.0, now - self._ended_at)
+        for lane in self.stage.outputs:
+            if lane.pending is None or lane.pending[1]:
+                continue
+            if self._said_at is None:
+                self._said_at, first = now, since
+            if lane.spec.visibility == "external":
+                self.is_first_due, answer = False, since
+        return first, answer
+
     # ---- refilling, and what other sessions have computed already
 
     def _refill_demand(self, now: float) -> Demand | None:
         """What refilling an evicted session takes next; what comes after it once everything is there."""
-        if self._refills is None:
+        if self._refilling is None:
             preamble = self.stage.preamble
             ids = None if preamble is None else preamble.cached_ids
-            self._refills = refills(self.number, self.transcript, ids, chunk=REFILL_CHUNK)
-        while self._refill is None:
-            piece = next(self._refills, None)
-            if piece is None:
-                self.is_evicted, self._refills = False, None
-                return self.demand(now)
-            if isinstance(piece, list):
-                self._refill = piece
-            else:
-                self._apply([piece])
-        size = sum(len(entry.token_ids) for entry in self._refill)
-        return self._demand(size, 0, self._best_rank(), 2)
+            self._refilling = Refilling(self.number, self.transcript, ids, chunk=REFILL_CHUNK)
+        piece = self._refilling.next_piece(self._apply)
+        if piece is not None:
+            size = sum(len(entry.token_ids) for entry in piece)
+            return self._demand(size, 0, self._best_rank(), 2)
+        for lane in self.stage.outputs:  # a closer of a start that came to nothing is in the transcript, too
+            if self._refilling.held[closer_of(lane.label)] > lane.closer_len:
+                self._apply([Trim(self.number, closer_of(lane.label), 0)])
+        self.is_evicted, self._refilling = False, None
+        return self.demand(now)
+
+    def _refill_anew(self) -> None:
+        """What the spans of an evicted session have to hold is another thing now: begin again, if it has begun."""
+        if self._refilling is not None:
+            self._apply([Drop(self.number)])
+            self._refilling = None
 
     def _refilled(self, grant: Grant) -> tuple[Item, list[Waiting]] | None:
-        if self._refill is None or not grant.makes_row:
+        piece = None if self._refilling is None else self._refilling.piece
+        if self._refilling is None or piece is None or not grant.makes_row:
             return None
-        self.backend.reserve(self.number, [(entry.span, len(entry.token_ids)) for entry in self._refill])
-        entries, self._refill = self._refill, None
-        return self._item("prefill", entries), []
+        self.backend.reserve(self.number, [(entry.span, len(entry.token_ids)) for entry in piece])
+        return self._item("prefill", self._refilling.take()), []
 
     def _missing_preamble(self, limit: int) -> tuple[int, list[int]]:
         assert self.stage.preamble is not None
@@ -690,7 +718,11 @@ class Conversation:
         rows = next_rows(backlogs, is_speaking=self.is_speaking, budget=1 << 30)
         if not self._in_turn:
             return NextRows(rows)
-        aloud = [lane for lane in stage.outputs if lane.must_speak and lane.phase == "silent"] if rows is None else []
+        aloud = (
+            [lane for lane in stage.outputs if lane.must_speak and lane.phase == "silent"]
+            if rows is None
+            else []
+        )
         if rows is None and stage.keeps_silence:
             return NextRows(None, (), (), aloud)  # asking others would take a row of silence alone
         waiting = [lane for lane in stage.outputs if lane.phase == "waiting"]
@@ -736,6 +768,7 @@ class Conversation:
         """In an adaptive wait: is the model sure of the answer's first token?"""
         wait = lane.spec.wait_k
         assert isinstance(wait, AdaptiveWait)
+        self._drop_closer(lane)  # it is written again, behind what will have been read by then
         if answer.confidence >= wait.threshold:
             lane.ready_because = (
                 f"sure of its first token (p = {answer.confidence:.2f}, wanted {wait.threshold:.2f}) "
@@ -774,8 +807,9 @@ class Conversation:
         self._end_turn()
 
     def _begin_turn(self, now: float) -> None:
-        self._in_turn = True
+        self._in_turn = self.is_first_due = True
         self._was_quiescent = False
+        self._ended_at = self._said_at = None
         before = self.stage.preamble.text if self.stage.preamble is not None else ""
         for lane in self.stage.inputs:
             if not lane.is_closed:
@@ -796,16 +830,27 @@ class Conversation:
         self.stage.preamble.remember(said, "".join(answers))
         kept = [lane.label for lane in (*self.stage.inputs, *self.stage.outputs) if lane.num_kept]
         kept += [closer_of(lane.label) for lane in self.stage.outputs if lane.closer_len]
-        self._apply([Trim(self.number, span, 0) for span in kept])
+        if self.is_evicted:
+            self._refill_anew()
+        else:
+            self._apply([Trim(self.number, span, 0) for span in kept])
         self.stage.clear_turn()
 
     def _sleep(self, lane: OutputLane, reason: str) -> None:
         lane.phase, lane.pending, lane.must_speak = "asleep", None, False
         lane.forced.clear()
+        if not lane.has_answered:
+            self._drop_closer(lane)
         rest = lane.rest()
         self.record.send(lane, rest)
         self.record.life("sleep", lane.label, text=rest, reason=reason)
         self.record.state(lane.label, "asleep", reason)
+
+    def _drop_closer(self, lane: OutputLane) -> None:
+        """Forget the closer of a start that came to nothing; another start writes it again."""
+        if lane.closer_len and not self.is_evicted:
+            self._apply([Trim(self.number, closer_of(lane.label), 0)])
+        lane.closer_len = 0
 
     def _draw(self, lane: OutputLane) -> Draw:
         silence = self.model.silence_token_id

@@ -15,22 +15,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from braid.engine.backend import Backend, Item, ItemResult, Op
 from braid.engine.conversation import Conversation
 from braid.engine.journal import Journal
 from braid.engine.lanes import Waiting
+from braid.engine.metrics import EngineMetrics, StepFigures
 from braid.engine.scheduler import Demand, Grant, Scheduler, SchedulerPolicy
 from braid.engine.starts import Predicate
+from braid.engine.tracing import NO_TRACER, Tracer
 from braid.errors import BraidError, EngineError, PoolFullError
 from braid.streams.topology import Topology
-
-if TYPE_CHECKING:
-    from braid.engine.metrics import EngineMetrics
-    from braid.engine.tracing import Tracer
 
 __all__ = ["EngineCore", "StepReport"]
 
@@ -48,6 +45,8 @@ class StepReport:
     num_tokens: int = 0
     """New tokens of the forward, probes included."""
     num_rows: int = 0
+    figures: StepFigures = field(default_factory=StepFigures)
+    """Counts for the metrics, where there are any."""
     forward_s: float = 0.0
     """Seconds in the backend."""
     seconds: float = 0.0
@@ -86,7 +85,7 @@ class EngineCore:
         policy: SchedulerPolicy | None = None,
         journal: Journal | None = None,
         metrics: EngineMetrics | None = None,
-        tracer: Tracer | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self.backend = backend
         self.scheduler = Scheduler(policy)
@@ -182,7 +181,7 @@ class EngineCore:
         """Drop a session from the cache, between two steps; it is refilled when it has something to do."""
         with self.lock:
             assert not self._is_computing, "a session is evicted between steps"
-            if conversation.is_closed or conversation.is_evicted:
+            if conversation.is_closed or (conversation.is_evicted and not conversation.kv_tokens):
                 return
             self._evict(conversation)
             if self.journal is not None:
@@ -191,11 +190,13 @@ class EngineCore:
     def _evict(self, conversation: Conversation) -> None:
         conversation.evict()
         if self.metrics is not None:
-            self.metrics.evicted()
+            self.metrics.evicted("session")
 
     def fail(self, conversation: Conversation, error: BraidError) -> None:
         """Close a session that a step has reported as unable to go on; its clients are told why."""
         with self.lock:
+            if self.journal is not None and not conversation.is_closed:
+                self.journal.failed(self.num_steps, conversation.number, error)
             conversation.fail(error)
             self._forget(conversation)
 
@@ -224,19 +225,28 @@ class EngineCore:
         """
         began = time.perf_counter()
         report = StepReport()
-        tracer = self.tracer
-        with nullcontext() if tracer is None else tracer.start_as_current_span("braid.step"):
+        with self.tracer.start_as_current_span("braid.step"):
             with self.lock:
                 batch = self._prepare(conversations, now, report)
                 self._is_computing = bool(batch)
             self._publish(conversations, publish)
             if batch:
-                self._compute(batch, report)
+                self._compute(batch, report, now)
                 self._publish(conversations, publish)
         report.seconds = time.perf_counter() - began
         if self.metrics is not None and report.worked:
-            self.metrics.step(report, self.backend.usage())
+            self._measure(report, self.metrics)
         return report
+
+    def _measure(self, report: StepReport, metrics: EngineMetrics) -> None:
+        figures, usage = report.figures, self.backend.usage()
+        figures.rows = report.num_rows
+        figures.forward_seconds = report.forward_s
+        figures.overhead_seconds = report.seconds - report.forward_s
+        figures.queue_tokens = sum(c.num_queued for c in self.conversations.values())
+        figures.kv_used_pages = usage.pages_used
+        metrics.step(figures)
+        metrics.prefixes(usage.prefix_lookups, usage.prefix_hits, usage.prefix_hit_tokens)
 
     def _prepare(
         self, conversations: Sequence[Conversation], now: float, report: StepReport
@@ -247,7 +257,7 @@ class EngineCore:
         for conversation in conversations:
             try:
                 demand = conversation.demand(now)
-            except Exception as error:  # of its own making, such as a predicate's: the others go on
+            except Exception as error:  # noqa: BLE001 (of its own making, such as a predicate's: the others go on)
                 report.failures.append((conversation, as_braid_error(error)))
                 continue
             if demand is not None:
@@ -255,6 +265,9 @@ class EngineCore:
                 by_number[demand.session] = conversation
         report.demanding = list(by_number)
         if not demands:
+            # Asking alone can end a turn, so that it is recorded, too.
+            if self.journal is not None and conversations:
+                self.journal.stepped(self.num_steps, now, conversations, [])
             return []
         if self._shares_prefixes:
             demands = _one_a_beginning(demands, by_number)
@@ -282,10 +295,13 @@ class EngineCore:
             report.num_items += 1
             report.num_tokens += item.num_tokens
             report.num_rows += conversation.t - before
-            if read and self.metrics is not None:
-                self.metrics.read_input(read, now, conversation.t)
+            if self.metrics is not None:
+                _count(report.figures, conversation, item, len(read))
+                if read:
+                    oldest = min(read, key=lambda waiting: (waiting.at, waiting.t))
+                    self.metrics.read_input(now - oldest.at, conversation.t - oldest.t)
         if self.journal is not None:
-            self.journal.stepped(self.num_steps, now, [item for _, item in batch])
+            self.journal.stepped(self.num_steps, now, conversations, [item for _, item in batch])
         self.num_steps += 1
         return batch
 
@@ -318,11 +334,13 @@ class EngineCore:
         others = [
             other
             for other in self.conversations.values()
-            if other.number not in taken and not other.is_evicted and other.stage.kv_tokens
+            if other.number not in taken and other.kv_tokens
         ]
         resting = [other for other in others if other.number not in demanding]
         # Whoever opened first always gets on, so that two sessions cannot push each other out for ever.
-        behind = [other for other in others if other.number in demanding and other.number > conversation.number]
+        behind = [
+            other for other in others if other.number in demanding and other.number > conversation.number
+        ]
         if resting:
             self._evict(min(resting, key=lambda other: (self._last_worked[other.number], other.number)))
         elif behind:
@@ -334,25 +352,30 @@ class EngineCore:
         return True
 
     def _somebody_else_holds(self, conversation: Conversation) -> bool:
-        return any(
-            other is not conversation and other.kv_tokens for other in self.conversations.values()
-        )
+        return any(other is not conversation and other.kv_tokens for other in self.conversations.values())
 
-    def _compute(self, batch: Sequence[tuple[Conversation, Item]], report: StepReport) -> None:
+    def _compute(self, batch: Sequence[tuple[Conversation, Item]], report: StepReport, now: float) -> None:
         """The forward, and what comes of it."""
         began = time.perf_counter()
         try:
-            results = self.backend.step([item for _, item in batch])
+            with self.tracer.start_as_current_span(
+                "braid.forward", attributes={"sessions": len(batch), "tokens": report.num_tokens}
+            ):
+                results = self.backend.step([item for _, item in batch])
         except BaseException as error:
             results = [ItemResult(error=error)] * len(batch)
             if not isinstance(error, Exception):
-                self._finish(batch, results, report)
+                self._finish(batch, results, report, now)
                 raise
         report.forward_s = time.perf_counter() - began
-        self._finish(batch, results, report)
+        self._finish(batch, results, report, now)
 
     def _finish(
-        self, batch: Sequence[tuple[Conversation, Item]], results: Sequence[ItemResult], report: StepReport
+        self,
+        batch: Sequence[tuple[Conversation, Item]],
+        results: Sequence[ItemResult],
+        report: StepReport,
+        now: float,
     ) -> None:
         with self.lock:
             self._is_computing = False
@@ -364,6 +387,8 @@ class EngineCore:
                 if result.error is None:
                     conversation.advance(result.answers)
                     conversation.keep_prefixes()
+                    if self.metrics is not None and conversation.is_first_due:
+                        self._note_first_tokens(conversation, now + report.forward_s, self.metrics)
                     continue
                 # The cache lacks keys that the books have: this session cannot go on, the others can.
                 report.failures.append((conversation, result.error))
@@ -371,16 +396,38 @@ class EngineCore:
                 self._forget(conversation)
 
     @staticmethod
+    def _note_first_tokens(conversation: Conversation, now: float, metrics: EngineMetrics) -> None:
+        first, answer = conversation.first_tokens(now)
+        if first is not None:
+            metrics.first_token(first)
+        if answer is not None:
+            metrics.first_answer_token(answer)
+
+    @staticmethod
     def _publish(conversations: Sequence[Conversation], publish: Publish | None) -> None:
         if publish is not None:
             publish([conversation for conversation in conversations if conversation.record.has_news])
 
     def _apply(self, ops: Sequence[Op]) -> list[int]:
-        """Hand operations to the backend; during a forward they wait until it is over, so that no page is pulled away."""
+        """Hand operations to the backend; during a forward they wait, so that no page is pulled away from it."""
         if self._is_computing:
             self._put_off += ops
             return [0] * len(ops)
         return self.backend.apply(ops)
+
+
+def _count(figures: StepFigures, conversation: Conversation, item: Item, num_read: int) -> None:
+    """Add an item's tokens to the figures, by what they are."""
+    total = item.num_tokens
+    if conversation.is_evicted:
+        figures.recomputed_tokens += total
+        return
+    probes = sum(1 for entry in item.entries if not entry.keep)
+    template = sum(len(entry.token_ids) for entry in item.entries if entry.span not in conversation.labels)
+    figures.input_tokens += num_read
+    figures.probe_tokens += probes
+    figures.prefill_tokens += template
+    figures.output_tokens += max(0, total - probes - template - num_read)
 
 
 def _one_a_beginning(demands: Sequence[Demand], by_number: Mapping[int, Conversation]) -> list[Demand]:

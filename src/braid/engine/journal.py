@@ -2,10 +2,12 @@
 
     {"event": "open", "step": 0, "session": 0, "topology": …, "settings": …}
     {"event": "verb", "step": 0, "session": 0, "verb": "write", "arguments": ["user", "How"], "now": 0.1}
-    {"event": "step", "step": 0, "now": 0.2, "batch": [[0, "prefill", 3]]}
+    {"event": "step", "step": 0, "now": 0.2, "sessions": [0, 1], "batch": [[0, "prefill", 3]]}
+    {"event": "fail", "step": 1, "session": 1, "code": "cache.full", "message": …}
 
 An entry takes effect before the step of its number. Scheduling depends on nothing but what stands here: time enters
-through `now`. Predicates are functions and cannot be written down; `replay` is given them again.
+through `now`, and who was asked through `sessions`. Predicates are functions and cannot be written down; `replay` is
+given them again.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from braid.engine.backend import Item
 from braid.errors import BraidError, TranscriptCorruptError, TranscriptError
@@ -44,7 +46,7 @@ class Journal:
         self._file: TextIO | None = None
         if path is not None:
             try:
-                self._file = Path(path).open("a", encoding="utf-8", buffering=1)
+                self._file = Path(path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115 (until `close`)
             except OSError as error:
                 raise TranscriptError(f"cannot write the journal {path}: {error.strerror}") from error
 
@@ -62,10 +64,15 @@ class Journal:
         """A verb was applied."""
         self._add(event="verb", step=step, session=session, verb=verb, arguments=list(arguments), now=now)
 
-    def stepped(self, step: int, now: float, items: Sequence[Item]) -> None:
-        """A step was made, with this batch."""
+    def failed(self, step: int, session: int, error: BraidError) -> None:
+        """A session was closed because of an error."""
+        self._add(event="fail", step=step, session=session, code=error.code, message=str(error))
+
+    def stepped(self, step: int, now: float, asked: Iterable[Conversation], items: Sequence[Item]) -> None:
+        """A step was made: who was asked what there is to do, and the batch that came of it."""
         batch = [[item.session, item.kind, item.num_tokens] for item in items]
-        self._add(event="step", step=step, now=now, batch=batch)
+        sessions = [conversation.number for conversation in asked]
+        self._add(event="step", step=step, now=now, sessions=sessions, batch=batch)
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
@@ -87,17 +94,21 @@ def load_journal(path: str | Path) -> list[Entry]:
         TranscriptCorruptError: A line before the last is damaged.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        # As bytes: a torn line may end within a character, and not every character that splits lines ends one here.
+        lines = Path(path).read_bytes().removesuffix(b"\n").split(b"\n")
     except OSError as error:
         raise TranscriptError(f"cannot read the journal {path}: {error.strerror}") from error
     entries: list[Entry] = []
     for number, line in enumerate(lines, 1):
         try:
-            entries.append(json.loads(line))
+            entry: object = json.loads(line)
         except ValueError as error:
             if number == len(lines):
                 break
             raise TranscriptCorruptError(f"{path}, line {number}: {error}") from error
+        if not isinstance(entry, dict):
+            raise TranscriptCorruptError(f"{path}, line {number}: {entry!r} is no entry of a journal")
+        entries.append(cast("Entry", entry))
     return entries
 
 
@@ -117,36 +128,61 @@ def replay(
         All conversations by number, closed ones too.
 
     Raises:
-        TranscriptCorruptError: A step's batch came out otherwise than the journal says.
+        TranscriptCorruptError: An entry is damaged, or a step's batch came out otherwise than the journal says.
     """
     found: dict[int, Conversation] = {}
-    for entry in entries:
-        match entry["event"]:
-            case "open":
-                number = entry["session"]
-                given = (predicates or {}).get(number)
-                topology = Topology.from_dict(entry["topology"])
-                found[number] = core.open(topology, predicates=given, **entry["settings"])
-            case "fork":
-                found[entry["twin"]] = core.fork(found[entry["session"]])
-            case "verb":
-                conversation = found[entry["session"]]
-                if entry["verb"] == "evict":
-                    core.evict(conversation)
-                else:
-                    core.do(conversation, entry["verb"], *entry["arguments"], now=entry["now"])
-            case "step":
-                _step(core, entry)
-            case other:
-                raise TranscriptCorruptError(f"the journal has an unknown event {other!r}")
+    for number, entry in enumerate(entries, 1):
+        try:
+            _do(core, entry, found, predicates or {})
+        except (KeyError, TypeError) as error:
+            raise TranscriptCorruptError(
+                f"entry {number} of the journal cannot be understood ({error!r}): {entry}"
+            ) from error
     return found
 
 
-def _step(core: EngineCore, entry: Entry) -> None:
+def _do(
+    core: EngineCore,
+    entry: Entry,
+    found: dict[int, Conversation],
+    predicates: Mapping[int, Mapping[str, Predicate]],
+) -> None:
+    match entry["event"]:
+        case "open":
+            number = entry["session"]
+            topology = Topology.from_dict(entry["topology"])
+            found[number] = core.open(topology, predicates=predicates.get(number), **entry["settings"])
+        case "fork":
+            found[entry["twin"]] = core.fork(found[entry["session"]])
+        case "verb":
+            conversation = found[entry["session"]]
+            if entry["verb"] == "evict":
+                core.evict(conversation)
+            else:
+                core.do(conversation, entry["verb"], *entry["arguments"], now=entry["now"])
+        case "step":
+            _step(core, entry, [found[number] for number in entry["sessions"]])
+        case "fail":
+            core.fail(found[entry["session"]], _error(entry["code"], entry["message"]))
+        case other:
+            raise TranscriptCorruptError(f"the journal has an unknown event {other!r}")
+
+
+def _error(code: str, message: str) -> BraidError:
+    """The error with this code."""
+    kinds: list[type[BraidError]] = [BraidError]
+    for kind in kinds:
+        if kind.code == code:
+            return kind(message)
+        kinds += kind.__subclasses__()
+    raise TranscriptCorruptError(f"the journal has an unknown error code {code!r}")
+
+
+def _step(core: EngineCore, entry: Entry, conversations: Sequence[Conversation]) -> None:
     made: list[list[Any]] = []
     journal, core.journal = core.journal, _Catcher(made)
     try:
-        report = core.step(list(core.conversations.values()), now=entry["now"])
+        core.step(conversations, now=entry["now"])
     finally:
         core.journal = journal
     if made != entry["batch"]:
@@ -154,9 +190,6 @@ def _step(core: EngineCore, entry: Entry) -> None:
             f"step {entry['step']} was {entry['batch']} and is now {made}; the model, the cache's size or the "
             "scheduler's policy differ from those of the journal"
         )
-    for conversation, error in report.failures:
-        if isinstance(error, BraidError):
-            core.fail(conversation, error)
 
 
 class _Catcher(Journal):

@@ -5,7 +5,8 @@
                    full, somebody listens:  the session pauses until half is read
                    full, nobody listens:    the oldest news goes, and the next listener is told how much
 
-The transcript is the record; nothing of it is ever lost here.
+The transcript is the record; nothing of it is ever lost here. The engine's thread holds the engine's lock while it
+fills a mailbox, so nothing here calls the engine while it holds a mailbox's own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+from weakref import WeakSet
 
 import anyio
 import anyio.lowlevel
@@ -23,32 +25,48 @@ from braid.streams.events import Event, NoticeEvent
 
 __all__ = ["Bell", "Listener", "Mailbox"]
 
+Value = TypeVar("Value")
+
 
 class Bell:
     """Wakes whoever waits, on whatever event loop, from any thread, without ever blocking the one who rings."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: list[tuple[Any, anyio.Event]] = []
+        self._waiting: dict[anyio.Event, Any] = {}
+        """Who waits, and on which event loop."""
 
     def ring(self) -> None:
         """Wake all who wait now."""
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-        for token, event in waiting:
-            _soon(token, event.set)
+            waiting, self._waiting = self._waiting, {}
+        for event, loop in waiting.items():
+            _soon(loop, event.set)
 
-    def ticket(self) -> anyio.Event:
-        """An event that the next ring sets; take it before looking whether there is anything to wait for."""
-        event = anyio.Event()
-        with self._lock:
-            self._waiting.append((anyio.lowlevel.current_token().native_token, event))
-        return event
+    async def until(self, look: Callable[[], Value | None]) -> Value:
+        """Wait until there is something to see.
+
+        Args:
+            look: Asked at once, and whenever the bell has rung; None while there is nothing.
+        """
+        loop = anyio.lowlevel.current_token().native_token
+        while True:
+            event = anyio.Event()
+            with self._lock:
+                self._waiting[event] = loop  # before looking, so that no ring is missed
+            try:
+                found = look()
+                if found is not None:
+                    return found
+                await event.wait()
+            finally:
+                with self._lock:
+                    self._waiting.pop(event, None)
 
 
-def _soon(token: Any, function: Callable[[], None]) -> None:
+def _soon(loop: Any, function: Callable[[], None]) -> None:
     """Have an event loop call a function; nothing happens where the loop has ended."""
-    call = getattr(token, "call_soon_threadsafe", None) or token.run_sync_soon
+    call = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
     try:
         call(function)
     except RuntimeError:  # asyncio: the loop is closed; trio's RunFinishedError is one too
@@ -56,33 +74,23 @@ def _soon(token: Any, function: Callable[[], None]) -> None:
 
 
 class Listener:
-    """Iterates over the events of a mailbox. Not a generator: one that is left half-way must not need an event loop."""
+    """Iterates over the events of a mailbox.
+
+    Not a generator, which needs an event loop when it is left half-way: whoever drops a listener listens no longer.
+    """
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
-        self._is_listening = False
+        mailbox.heed(self)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
-        if not self._is_listening:
-            self._is_listening = True
-            self._mailbox.listen(1)
         event = await self._mailbox.receive()
         if event is None:
-            self.stop()
             raise StopAsyncIteration
         return event
-
-    def stop(self) -> None:
-        """Listen no longer; harmless when repeated."""
-        if self._is_listening:
-            self._is_listening = False
-            self._mailbox.listen(-1)
-
-    def __del__(self) -> None:
-        self.stop()
 
 
 class Mailbox:
@@ -99,7 +107,8 @@ class Mailbox:
         self._on_room = on_room
         self._lock = threading.Lock()
         self._bell = Bell()
-        self._num_listeners = 0
+        # Weak: a finalizer could run in the middle of anything, and must not take a lock.
+        self._listeners: WeakSet[object] = WeakSet()
         self._num_dropped = 0
         self._is_closed = False
         self._is_full = False
@@ -107,18 +116,32 @@ class Mailbox:
     @property
     def is_full(self) -> bool:
         """Whether the session has to pause, because a listener has not kept up."""
-        return self._is_full
+        return self._is_full and self._is_heeded
 
     @property
     def num_waiting(self) -> int:
         """News that nobody has taken yet."""
         return len(self._news)
 
+    @property
+    def _is_heeded(self) -> bool:
+        return len(self._listeners) > 0
+
+    def heed(self, listener: object) -> None:
+        """Note that somebody listens, for as long as that object lives."""
+        self._listeners.add(listener)
+
     def put(self, news: Sequence[News]) -> None:
         """Add news, in order."""
         with self._lock:
             self._news.extend(news)
-            self._judge()
+            if self._is_heeded:
+                self._is_full = self._is_full or len(self._news) >= self._limit
+            else:
+                self._is_full = False
+                while len(self._news) > self._limit:
+                    self._news.popleft()
+                    self._num_dropped += 1
         self._bell.ring()
 
     def close(self) -> None:
@@ -131,32 +154,29 @@ class Mailbox:
         """What happens, until the session is closed. One listener at a time."""
         return Listener(self)
 
-    def listen(self, number: int) -> None:
-        """Note that so many listeners have come, or gone."""
-        with self._lock:
-            self._num_listeners += number
-            self._judge()
-
     async def receive(self) -> Event | None:
-        """The next event; None when no more comes."""
+        """The next event; None when no more comes. Where it is cancelled, nothing was taken."""
+        await anyio.lowlevel.checkpoint_if_cancelled()
         while True:
-            ticket = self._bell.ticket()
+            if self._is_idle:
+                await self._bell.until(lambda: None if self._is_idle else True)
+            else:
+                await anyio.lowlevel.cancel_shielded_checkpoint()
             was_closed = self._is_closed  # asked first: what came just before the end must not be missed
             news = self._take()
             if news is not None:
-                await anyio.lowlevel.checkpoint()
                 return as_event(news)
             if was_closed:
                 return None
-            await ticket.wait()
+
+    @property
+    def _is_idle(self) -> bool:
+        return not (self._news or self._num_dropped or self._is_closed)
 
     def _take(self) -> News | None:
         with self._lock:
             if self._num_dropped:
-                count, self._num_dropped = self._num_dropped, 0
-                return NoticeEvent(
-                    t=0, code="dropped", message=f"{count} events went unheard; the transcript has all of them"
-                )
+                return self._notice()
             if not self._news:
                 return None
             news = self._news.popleft()
@@ -167,14 +187,9 @@ class Mailbox:
             self._on_room()
         return news
 
-    def _judge(self) -> None:
-        """Full, and what to do about it."""
-        if self._num_listeners:
-            self._is_full = self._is_full or (len(self._news) >= self._limit and not self._is_closed)
-            return
-        was_full, self._is_full = self._is_full, False
-        while len(self._news) > self._limit:
-            self._news.popleft()
-            self._num_dropped += 1
-        if was_full:
-            self._on_room()
+    def _notice(self) -> NoticeEvent:
+        """How much went unheard, before what is left."""
+        count, self._num_dropped = self._num_dropped, 0
+        first = self._news[0] if self._news else None
+        message = f"{count} events went unheard; the transcript has all of them"
+        return NoticeEvent(t=getattr(first, "t", 0), code="dropped", message=message)

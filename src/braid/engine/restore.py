@@ -10,17 +10,70 @@ spans besides adding to them: a lane that closes, a closer that is written again
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
-from braid.engine.backend import PREAMBLE, Close, Entry, Op, Trim
+from braid.engine.backend import PREAMBLE, Close, Entry, Op, Trim, closer_of
 from braid.streams.entries import Entry as Happening
 from braid.streams.entries import LifeEvent, Row
 from braid.streams.transcript import Transcript
 
-__all__ = ["Refill", "refills"]
+__all__ = ["Refill", "Refilling", "refills"]
 
 Refill = Op | list[Entry]
 """An operation, or entries that one forward can compute together."""
+
+
+class Refilling:
+    """A session that is being filled again: what it holds by now, and what is computed next.
+
+    Args:
+        session: Its number; its spans are empty.
+        transcript: What happened; whoever changes what it says of the spans begins anew.
+        preamble_ids: In views, what the preamble held.
+        chunk: Tokens that one piece may have, about.
+    """
+
+    def __init__(
+        self, session: int, transcript: Transcript, preamble_ids: Sequence[int] | None, *, chunk: int
+    ) -> None:
+        self.held: Counter[str] = Counter()
+        """Tokens that are there again, by span."""
+        self._piece: list[Entry] | None = None
+        self._rest = refills(session, transcript, preamble_ids, chunk=chunk)
+
+    def next_piece(self, apply: Callable[[Sequence[Op]], object]) -> list[Entry] | None:
+        """What is computed next, after the operations that stand before it; None when everything is there.
+
+        Args:
+            apply: Takes the operations.
+        """
+        while self._piece is None:
+            refill = next(self._rest, None)
+            if refill is None:
+                return None
+            if isinstance(refill, list):
+                self._piece = refill
+                break
+            apply([refill])
+            if isinstance(refill, Trim):
+                del self.held[refill.span]
+            elif isinstance(refill, Close) and refill.lane is not None:
+                del self.held[refill.lane], self.held[closer_of(refill.lane)]
+        return self._piece
+
+    @property
+    def piece(self) -> list[Entry] | None:
+        """What `next_piece` has said, until it is taken."""
+        return self._piece
+
+    def take(self) -> list[Entry]:
+        """The piece, which is computed now."""
+        piece, self._piece = self._piece, None
+        assert piece is not None, "next_piece was asked before"
+        for entry in piece:
+            self.held[entry.span] += len(entry.token_ids)
+        return piece
 
 
 def refills(

@@ -86,7 +86,10 @@ class RowMaker:
                 ]
                 needs += [(lane.label, 1) for lane, _ in coming.starters]
         if stage.preamble is not None and (coming.starters or coming.curious):
-            waking = [*(lane for lane, _ in coming.starters), *(c for c in coming.curious if self.asks_first(c))]
+            waking = [
+                *(lane for lane, _ in coming.starters),
+                *(c for c in coming.curious if self.asks_first(c)),
+            ]
             needs += [(closer_of(lane.label), len(stage.preamble.closer_ids(lane.spec))) for lane in waking]
         return needs
 
@@ -200,10 +203,14 @@ class RowMaker:
         assert lane.pending is not None, "a lane that speaks has a token"
         token, is_forced = lane.pending
         text, finish = lane.say(token, self._record.t)
-        is_asked = finish is None and lane.pending is None
+        is_asked = finish is None and not lane.knows_next
         ask = Ask((self._draw(lane),)) if is_asked else None
         label = lane.label
-        return Entry(label, label, (token,), (self._record.t,), True, ask), Cell(token, text, is_forced), finish
+        return (
+            Entry(label, label, (token,), (self._record.t,), True, ask),
+            Cell(token, text, is_forced),
+            finish,
+        )
 
     def _probe(self, lane: OutputLane, t: int, ask: Ask | None = None) -> Entry:
         label = lane.label
@@ -251,7 +258,7 @@ class RowMaker:
         return entries
 
     def _ask_whether_sure(self, lane: OutputLane, t: int, entries: list[Entry]) -> None:
-        """In an adaptive wait: ask how sure the model is, of the answer's first token or of what the input says next."""
+        """In an adaptive wait: ask how sure the model is of the answer's first token, or of what the input says next."""
         stage = self._stage
         read = [i for i in stage.inputs if stage.table.reads(lane.lane.index, i.lane.index)]
         lane.asked_after = sum(other.num_read for other in read)

@@ -184,14 +184,14 @@ class _Claims:
         for index, (demand, wait) in enumerate(zip(demands, waited, strict=True)):
             _, row_tokens, input_tokens, row_priority, input_priority, overdue_at, _ = demand
             lifted = wait // age_steps
+            is_overdue = overdue_at <= now
             if input_tokens:
-                is_overdue = overdue_at <= now
                 level = _OVERDUE_BURSTS if is_overdue else _RANKED + max(0, input_priority - lifted)
                 self.bursts[level].append(index)
                 if input_priority == 0:
                     self.heads.append(index)
             if row_tokens:
-                if overdue_at <= now:
+                if is_overdue:
                     level = _OVERDUE_ROWS
                 elif row_priority == 0:
                     level = _HIGH_ROWS
@@ -260,10 +260,8 @@ class _Step:
 
     def grants(self) -> list[Grant]:
         """What was given out, in the order served."""
-        return [
-            Grant(self.demands[index].session, self._entered[index], self._has_row[index])
-            for index in self.order
-        ]
+        demands, entered, has_row = self.demands, self._entered, self._has_row
+        return [Grant(demands[index].session, entered[index], has_row[index]) for index in self.order]
 
     def _share(self, bursts: Sequence[int]) -> None:
         """Divide what is left: equal shares, and what one does not want goes to the others.
@@ -295,10 +293,10 @@ class _Step:
 
     def _make_row(self, index: int) -> bool:
         """Make a row if its burst has entered and there is room; whether it is made now."""
-        _, row_tokens, input_tokens, *_ = self.demands[index]
-        entered = self._entered[index]
         if self._has_row[index]:
             return True
+        _, row_tokens, input_tokens, *_ = self.demands[index]
+        entered = self._entered[index]
         if not row_tokens or entered < input_tokens:
             return False
         is_alone = self._left + entered == self._budget

@@ -30,7 +30,9 @@ def require_supported(topology: Topology, can: Capabilities, predicates: Mapping
     if topology.decoding == "rows" and not can.rows:
         raise UnsupportedByBackend("this backend has no native rows; use a topology with `decoding: views`")
     if topology.decoding == "views" and not can.views and len(topology.output_names) > 1:
-        raise UnsupportedByBackend("this backend has no views of several outputs; use `plain`, or native rows")
+        raise UnsupportedByBackend(
+            "this backend has no views of several outputs; use `plain`, or native rows"
+        )
     if not can.patterns and any(
         not isinstance(pattern, Dense) for row in topology.patterns.values() for pattern in row.values()
     ):
@@ -44,13 +46,15 @@ def require_supported(topology: Topology, can: Capabilities, predicates: Mapping
         if spec.grammar is not None and not can.grammars:
             raise UnsupportedByBackend(f"{name}: this backend has no grammars; leave `grammar` out")
         if isinstance(spec.wait_k, AdaptiveWait) and not can.statistics:
-            raise UnsupportedByBackend(f"{name}: this backend has no adaptive wait_k; give a number of tokens, or `end`")
-        if isinstance(spec.trigger, Trigger) and spec.trigger.predicate not in (None, *predicates):
-            wanted = spec.trigger.predicate
+            raise UnsupportedByBackend(
+                f"{name}: this backend has no adaptive wait_k; give a number of tokens, or `end`"
+            )
+        wanted = spec.trigger.predicate if isinstance(spec.trigger, Trigger) else None
+        if wanted is not None and wanted not in predicates:
             raise InputError(
                 f"{name}: its trigger asks for the predicate {wanted!r}, which was not given; pass "
                 f"predicates={{{wanted!r}: function}} when the session opens"
-                + (f" ({hint(wanted, predicates)})" if predicates and wanted is not None else "")
+                + (f" ({hint(wanted, predicates)})" if predicates else "")
             )
 
 

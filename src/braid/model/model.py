@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -76,6 +75,7 @@ class Model:
         """Bytes of the copies of weights that make rows quick on a CPU."""
         # A mask of four dimensions is taken as ready-made, so the network builds none; spans ignore it.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=self.device)
+        self._grammars: GrammarCompiler | None = None
         self._like = torch.empty(0, dtype=self.dtype, device=self.device)
         if self.architecture.model_type not in PROVEN:
             prove(self)
@@ -117,10 +117,14 @@ class Model:
         """Positions that the model was made for."""
         return self.architecture.max_positions
 
-    @cached_property
+    @property
     def grammars(self) -> GrammarCompiler:
         """Compiles grammars over the model's vocabulary."""
-        return GrammarCompiler(self.codec, vocab_size=self.vocab_size, silence_id=self.silence_token_id)
+        if self._grammars is None:
+            self._grammars = GrammarCompiler(
+                self.codec, vocab_size=self.vocab_size, silence_id=self.silence_token_id
+            )
+        return self._grammars
 
     @property
     def bytes_per_token(self) -> int:

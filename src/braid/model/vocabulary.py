@@ -40,7 +40,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, codec: TokenizerCodec, size: int, silence_id: int | None = None) -> Vocabulary:
-        """Read a tokenizer's vocabulary. It is read whole: about 2 µs a token, several where it is not byte-level.
+        """Read a tokenizer's vocabulary. It is read whole, which takes microseconds a token.
 
         Args:
             codec: The tokenizer.

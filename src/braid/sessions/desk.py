@@ -1,7 +1,7 @@
 """Where a session's tool calls are taken and their results handed back, while everything else goes on.
 
-    tool_call lanes ── deltas ──▶ ToolRunner ──▶ tools, several at once
-    tool_result     ◀── write ──────┘ in the order in which they are ready, read in the next row
+tool_call lanes ── deltas ──▶ ToolRunner ──▶ tools, several at once
+tool_result     ◀── write ──────┘ in the order in which they are ready, read in the next row
 """
 
 from __future__ import annotations
@@ -102,6 +102,9 @@ class ToolDesk:
         async for event in mailbox.events():
             if isinstance(event, DeltaEvent) and self._runner.is_fed_by(event.stream):
                 self._runner.feed(event.stream, event.text)
-            elif isinstance(event, StateEvent) and event.state in ("asleep", "closed"):
-                if self._runner.is_fed_by(event.stream):
-                    self._runner.end(event.stream)
+            elif (
+                isinstance(event, StateEvent)
+                and event.state in ("asleep", "closed")
+                and self._runner.is_fed_by(event.stream)
+            ):
+                self._runner.end(event.stream)

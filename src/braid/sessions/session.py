@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 
 from braid.engine.backend import SessionBackend, SessionHandle, SessionLook
 from braid.engine.local import LocalBackend
 from braid.engine.loop import Dropped, EngineLimits, EngineLoop
+from braid.engine.metrics import EngineMetrics
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.tracing import NO_TRACER, Tracer
 from braid.errors import BraidError, SessionClosedError
 from braid.model.model import Model
 from braid.sessions.desk import ToolDesk
@@ -27,7 +30,6 @@ from braid.streams.transcript import Transcript
 if TYPE_CHECKING:
     from braid.engine.journal import Journal
     from braid.engine.starts import Predicate
-    from braid.engine.tracing import Tracer
     from braid.sessions.tools import Toolbox
 
 __all__ = ["Engine", "Session"]
@@ -60,13 +62,13 @@ class Engine:
         prefix_share: float = 0.5,
         journal: Journal | None = None,
         metrics: bool = True,
-        tracer: Tracer | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
-        from braid.engine.metrics import EngineMetrics
-
         self.model = model
-        self.metrics = EngineMetrics() if metrics else None
         self.local = LocalBackend(model, kv_tokens=kv_tokens, prefix_share=prefix_share)
+        usage = self.local.usage()
+        page_bytes = usage.page_size * usage.bytes_per_token
+        self.metrics = EngineMetrics(usage.pages_total, page_bytes) if metrics else None
         self.backend = EngineLoop(
             self.local, policy=policy, limits=limits, journal=journal, metrics=self.metrics, tracer=tracer
         )
@@ -134,11 +136,11 @@ class Engine:
 class Session:
     """One client's live conversation. Every verb takes effect in the next row.
 
-        async with Engine(model).open("think-aloud") as session:
-            await session.write("user", "Sally has 3 apples.")
-            await session.end("user")
-            async for event in session:
-                ...
+    async with Engine(model).open("think-aloud") as session:
+        await session.write("user", "Sally has 3 apples.")
+        await session.end("user")
+        async for event in session:
+            ...
     """
 
     def __init__(
@@ -319,6 +321,8 @@ class Session:
 
     async def __aenter__(self) -> Self:
         if self._handle is None:
+            if any(spec.grammar is not None for spec in self._topology.streams.values()):
+                await anyio.to_thread.run_sync(self._backend.warm, self._topology)
             await self._backend.admit()
             try:
                 self._handle = self._backend.start(self._topology, self._settings)

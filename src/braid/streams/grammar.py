@@ -123,7 +123,9 @@ def _check_regex(pattern: str) -> str:
         if part["look"]:
             raise problem(f"{found} looks around without taking text, which a grammar cannot; leave it out")
         if part["greed"]:
-            raise problem(f"{found} never gives back what it took, which a grammar cannot; use the plain form")
+            raise problem(
+                f"{found} never gives back what it took, which a grammar cannot; use the plain form"
+            )
         if part["members"]:
             clash = next((each[1] for each in _OPERATORS.finditer(part["members"][1:-1]) if each[1]), None)
             if clash:

@@ -1,7 +1,7 @@
 """What tests of Braid, and of things built on it, need: the dense oracle, and a backend that computes nothing.
 
-    oracle   a transcript's logits, recomputed densely, with none of the engine's code
-    null     a backend without a network: scripted or hashed tokens, real page books
+oracle   a transcript's logits, recomputed densely, with none of the engine's code
+null     a backend without a network: scripted or hashed tokens, real page books
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # the null backend needs no torch, so the oracle is imported when it is asked for
+def __getattr__(
+    name: str,
+) -> Any:  # the null backend needs no torch, so the oracle is imported when it is asked for
     if name not in _HOMES:
         raise AttributeError(f"module 'braid.testing' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -159,9 +159,11 @@ class NullBackend:
                 for pages in () if gone is None else gone.spans.values():
                     pages.release()
             case Close(session, lane) if lane is not None:
-                pages = self._sessions[session].spans.pop(lane, None)
-                if pages is not None:
-                    pages.release()
+                spans = self._sessions[session].spans
+                for name in (lane, closer_of(lane)):
+                    pages = spans.pop(name, None)
+                    if pages is not None:
+                        pages.release()
             case Recall() | Keep():
                 return
             case Splice():
@@ -222,7 +224,7 @@ class NullBackend:
         try:
             if self._fail is not None:
                 self._fail(item)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (reported as this item's own)
             return ItemResult(error=error)
         spans = self._sessions[item.session].spans
         answers: list[Answer] = []

@@ -268,5 +268,7 @@ def _prefill(replay: _Replay, event: LifeEvent) -> None:
     stream = 0 if name == "preamble" else replay.table.stream_index(replay.table.index(label))
     if name == "preamble":
         del replay.spans.setdefault(name, [])[int(event.reason.removeprefix("after ") or 0) :]
+    else:  # one of a start that was cancelled is written anew
+        replay.spans.pop(name, None)
     for token in event.tokens:
         replay.logits[event.t - 1, label] = replay.feed(name, token, event.t - 1, stream)

@@ -40,8 +40,6 @@ def assemble(
         slots = span.append(positions, times) if entry.keep else np.full(len(times), -1, dtype=np.int64)
         ids = np.asarray(entry.token_ids, dtype=np.int64)
         all_of_it = asks_all and entry.ask is not None
-        feeds.append(
-            Feed(entry.lane, span, ids, positions, times, slots, entry.ask, all_of_it, replays)
-        )
+        feeds.append(Feed(entry.lane, span, ids, positions, times, slots, entry.ask, all_of_it, replays))
     sights: list[Sight] = [sight for feed in feeds for sight in layout.sights(feed)]
     return Work(tuple(feeds), tuple(sights))

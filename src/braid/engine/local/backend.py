@@ -124,14 +124,19 @@ class LocalBackend:
             case Keep(session, cells):
                 return self._keep(self.sessions[session], cells)
             case Splice():
-                raise UnsupportedByBackend("this backend cannot edit the middle of a span; trim it, and go on from there")
+                raise UnsupportedByBackend(
+                    "this backend cannot edit the middle of a span; trim it, and go on from there"
+                )
             case _:
                 raise AssertionError(f"unknown operation {op!r}")
         return 0
 
     def _open(self, session: int, topology: Topology, copies: Mapping[str, int], salt: str) -> None:
         assert session not in self.sessions, f"session {session} is open already"
-        if topology.decoding == "views" and len(topology.output_names) + sum(copies.values()) - len(copies) > 1:
+        if (
+            topology.decoding == "views"
+            and len(topology.output_names) + sum(copies.values()) - len(copies) > 1
+        ):
             self.model.architecture.require_shifts()
         key = namespace(self._weights_key(), _rules_key(topology, copies), salt.encode())
         self.sessions[session] = SessionSpans(self.cache, topology, copies, key)
@@ -161,7 +166,7 @@ class LocalBackend:
             if not pool.can_allocate(pages + self._reserved_pages):
                 raise PoolFullError(
                     f"the key-value pool is full: {pages} pages needed, and all but "
-                    f"{pool.num_free - self._reserved_pages} of the {pool.num_free} free ones are promised for this step"
+                    f"{pool.num_free - self._reserved_pages} of {pool.num_free} free ones are promised for this step"
                 )
             self._reserved_pages += pages
 
@@ -241,12 +246,9 @@ class LocalBackend:
         ]
         try:
             answers = self._compute([(items[i], works[i]) for i in ready])  # pyright: ignore[reportArgumentType]
-        except Exception as error:
-            if len(ready) == 1:
-                answers = [ItemResult(error=error)]
-            else:
-                # Whose fault it was shows when each computes alone; slots are assigned, so that trying again is safe.
-                answers = [self._alone(items[i], works[i]) for i in ready]  # pyright: ignore[reportArgumentType]
+        except Exception:  # noqa: BLE001 (whose fault it was shows when each computes alone)
+            # Slots are assigned by now, so that trying again is safe.
+            answers = [self._alone(items[i], works[i]) for i in ready]  # pyright: ignore[reportArgumentType]
         for index, result in zip(ready, answers, strict=True):
             results[index] = result
         for item, lengths, result in zip(items, marks, results, strict=True):
@@ -342,7 +344,7 @@ class _Asked(NamedTuple):
     feed: Feed
     ask: Ask
     row: int
-    count: int
+    num_rows: int
 
 
 class _Drawn(NamedTuple):
@@ -356,9 +358,11 @@ def _draw(logits_NV: Tensor, asked: Sequence[_Asked]) -> list[_Drawn]:
     draws: list[Draw] = []
     for one in asked:
         draws += one.ask.draws
-        rows += range(one.row + one.count - len(one.ask.draws), one.row + one.count)
+        rows += range(one.row + one.num_rows - len(one.ask.draws), one.row + one.num_rows)
     whole = len(rows) == len(logits_NV)
-    tokens = iter(sample(logits_NV if whole else logits_NV[torch.tensor(rows, device=logits_NV.device)], draws))
+    tokens = iter(
+        sample(logits_NV if whole else logits_NV[torch.tensor(rows, device=logits_NV.device)], draws)
+    )
     return [_Drawn(one, tuple(next(tokens) for _ in one.ask.draws)) for one in asked]
 
 
@@ -366,7 +370,7 @@ def _answer(item: Item, logits_NV: Tensor, drawn: _Drawn) -> Answer:
     one, tokens = drawn
     ask = one.ask
     if item.kind == "score":
-        log_LV = torch.log_softmax(logits_NV[one.row : one.row + one.count].double(), -1)
+        log_LV = torch.log_softmax(logits_NV[one.row : one.row + one.num_rows].double(), -1)
         said = torch.from_numpy(one.feed.token_ids[1:]).to(log_LV.device)
         return Answer(logprob=float(log_LV[:-1].gather(1, said[:, None]).sum()))
     accepted = 0
@@ -377,7 +381,7 @@ def _answer(item: Item, logits_NV: Tensor, drawn: _Drawn) -> Answer:
     token = tokens[accepted if item.kind == "verify" else -1] if tokens else -1
     if not (ask.logprobs or ask.entropy or ask.confidence):
         return Answer(token, accepted=accepted)
-    row = one.row + (accepted if item.kind == "verify" else one.count - 1)
+    row = one.row + (accepted if item.kind == "verify" else one.num_rows - 1)
     log_V = torch.log_softmax(logits_NV[row].double(), -1)
     top = log_V.topk(min(max(ask.logprobs, 1), len(log_V)))
     named = tuple(zip(top.indices.tolist(), top.values.tolist(), strict=True))
@@ -427,5 +431,3 @@ def _path(spans: SessionSpans, cells: Sequence[Cell]) -> tuple[PrefixPath, dict[
         tokens=np.array([cell.token for cell in cells], dtype=np.int64),
     )
     return path, {index: name for name, index in number.items()}
-
-

@@ -19,8 +19,8 @@ __all__ = ["sample"]
 def sample(logits_NV: Tensor, draws: Sequence[Draw]) -> list[int]:
     """Draw one token a row.
 
-    The order is that of the field: bias, repetition penalty, grammar, temperature, top-k, top-p, min-p; then the largest
-    of log-probability plus Gumbel noise. With temperature 0 the largest logit wins, and no noise is drawn.
+    The order is that of the field: bias, repetition penalty, grammar, temperature, top-k, top-p, min-p; then the
+    largest of log-probability plus Gumbel noise. With temperature 0 the largest logit wins, and no noise is drawn.
 
     Args:
         logits_NV: `[N, V]`; not changed.

@@ -1,0 +1,300 @@
+"""Counters and histograms of one engine, ready for Prometheus.
+
+Every engine has a registry of its own, so two engines in one process do not add up by accident. Labels are few and
+their values are fixed words; no session, tenant or text ever becomes one.
+
+    name                              kind       labels   what
+    braid_steps_total                 counter             forward passes
+    braid_rows_total                  counter             rows made, all sessions; rate(…[1m]) is rows a second
+    braid_tokens_total                counter    kind     input: read from outside · output: said by the model
+                                                          probe: silent streams asked · prefill: templates, history
+                                                          recomputed: computed again after eviction or preemption
+    braid_step_tokens                 histogram           tokens and probes in one step, all sessions together
+    braid_step_seconds                histogram  part     forward · overhead: the rest of the step
+    braid_queue_tokens                gauge               input tokens that have not entered a row yet
+    braid_sessions                    gauge      state    sessions by the state they are in
+    braid_kv_used_pages, …_bytes      gauge               pages of the key-value pool that are owned, and their size
+    braid_kv_capacity_pages, …_bytes  gauge               pages in the pool, and their size
+    braid_prefix_lookups_total        counter             searches of the prefix cache
+    braid_prefix_hits_total           counter             searches that found something
+    braid_prefix_hit_tokens_total     counter             tokens that were found, and so not computed
+    braid_evictions_total             counter    what     session: an idle one, rebuilt later · prefix: a cached one
+    braid_preemptions_total           counter             sessions that lost their memory while they had work
+    braid_input_read_seconds          histogram           from an input token's arrival until the model has read it
+    braid_input_read_rows             histogram           the same in rows of its session; 1 is the very next row
+    braid_first_token_seconds         histogram           TTFT: from the end of input to the first token
+    braid_first_answer_token_seconds  histogram           TTFAT: … to the first token of an answer
+    braid_tool_calls_total            counter    status   ok · error · timeout · cancelled
+    braid_tool_call_seconds           histogram           from the call to its result
+    braid_errors_total                counter    code     errors by their `code`, see `braid.errors`
+    braid_slow_consumers_total        counter    outcome  paused: waited for its client · dropped: given up
+
+The engine's worker writes and any thread may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+__all__ = ["ConsumerOutcome", "EngineMetrics", "Evicted", "StepFigures", "ToolStatus"]
+
+_TOKEN_KINDS = ("input", "output", "probe", "prefill", "recomputed")
+
+Evicted = Literal["session", "prefix"]
+ToolStatus = Literal["ok", "error", "timeout", "cancelled"]
+ConsumerOutcome = Literal["paused", "dropped"]
+
+_TOKEN_BUCKETS = tuple(2**power for power in range(13))
+_ROW_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256)
+_STEP_BUCKETS = (2.5e-4, 5e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2, 2e-2, 3e-2, 5e-2, 0.1, 0.2, 0.5, 1, 2, 5)
+_WAIT_BUCKETS = (5e-3, 1e-2, 2e-2, 3e-2, 5e-2, 7.5e-2, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 30)
+_TOOL_BUCKETS = (1e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+
+
+@dataclass(slots=True)
+class StepFigures:
+    """What happened in one step.
+
+    Args:
+        rows: Rows made, all sessions.
+        input_tokens: Tokens read from outside.
+        output_tokens: Tokens said by the model.
+        probe_tokens: Silent streams that were asked.
+        prefill_tokens: Tokens of templates and history.
+        recomputed_tokens: Tokens computed again, after an eviction or preemption.
+        forward_seconds: Time in the model.
+        overhead_seconds: Time in all the rest of the step.
+        queue_tokens: Input tokens that still wait, after the step.
+        kv_used_pages: Pages of the pool that are owned, after the step.
+    """
+
+    rows: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    probe_tokens: int = 0
+    prefill_tokens: int = 0
+    recomputed_tokens: int = 0
+    forward_seconds: float = 0.0
+    overhead_seconds: float = 0.0
+    queue_tokens: int = 0
+    kv_used_pages: int = 0
+
+
+class EngineMetrics(Collector):
+    """The figures of one engine; the module says what each name means.
+
+    Args:
+        kv_pages: Pages in the key-value pool.
+        page_bytes: Bytes of one page, keys and values of all layers.
+
+    >>> metrics = EngineMetrics()
+    >>> metrics.step(StepFigures(rows=2, input_tokens=3, output_tokens=4))
+    >>> metrics.snapshot()["braid_rows_total"], metrics.snapshot()['braid_tokens_total{kind="output"}']
+    (2.0, 4.0)
+    """
+
+    def __init__(self, kv_pages: int = 0, page_bytes: int = 0) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self._page_bytes = page_bytes
+        self._make_step_metrics()
+        self._make_memory_metrics(kv_pages)
+        self._make_latency_metrics()
+        self._make_trouble_metrics()
+
+    # ---- what happened
+
+    def step(self, figures: StepFigures) -> None:
+        """A step has been made."""
+        self._steps.inc()
+        if figures.rows:
+            self._rows.inc(figures.rows)
+        counts = (
+            figures.input_tokens,
+            figures.output_tokens,
+            figures.probe_tokens,
+            figures.prefill_tokens,
+            figures.recomputed_tokens,
+        )
+        for counter, count in zip(self._tokens, counts, strict=True):
+            if count:
+                counter.inc(count)
+        self._step_tokens.observe(sum(counts))
+        self._forward.observe(figures.forward_seconds)
+        self._overhead.observe(figures.overhead_seconds)
+        self.levels(figures.queue_tokens, figures.kv_used_pages)
+
+    def levels(self, queue_tokens: int, kv_used_pages: int) -> None:
+        """So many tokens wait and so many pages are owned; `step` says it too, call this when no step follows."""
+        self._queue_tokens.set(queue_tokens)
+        self._kv_used_pages.set(kv_used_pages)
+        self._kv_used_bytes.set(kv_used_pages * self._page_bytes)
+
+    def read_input(self, seconds: float, rows: int) -> None:
+        """The model has read an input token that arrived so long ago; call it for the oldest of a stream and row.
+
+        Args:
+            seconds: Since its arrival.
+            rows: Of its session since its arrival, the one that read it included.
+        """
+        self._read_seconds.observe(seconds)
+        self._read_rows.observe(rows)
+
+    def first_token(self, seconds: float) -> None:
+        """A turn's first token was said, so many seconds after the end of its input."""
+        self._first_token.observe(seconds)
+
+    def first_answer_token(self, seconds: float) -> None:
+        """A turn's first answer token was said, so many seconds after the end of its input."""
+        self._first_answer_token.observe(seconds)
+
+    def sessions(self, by_state: Mapping[str, int]) -> None:
+        """So many sessions are in each state; a state that is not named has none."""
+        for state in by_state:
+            if state not in self._states:
+                self._states[state] = self._sessions.labels(state)
+        for state, gauge in self._states.items():
+            gauge.set(by_state.get(state, 0))
+
+    def prefixes(self, lookups: int, hits: int, hit_tokens: int) -> None:
+        """The prefix cache was asked so often, found something so often, and so many tokens, since the beginning."""
+        for counter, total, name in (
+            (self._prefix_lookups, lookups, "lookups"),
+            (self._prefix_hits, hits, "hits"),
+            (self._prefix_hit_tokens, hit_tokens, "hit_tokens"),
+        ):
+            more = total - self._prefixes_seen.get(name, 0)
+            if more > 0:
+                counter.inc(more)
+                self._prefixes_seen[name] = total
+
+    def evicted(self, what: Evicted, count: int = 1) -> None:
+        """Memory was taken back from a `session` that idled, or from the cache of a `prefix`."""
+        self._evictions[what].inc(count)
+
+    def preempted(self) -> None:
+        """A session lost its memory while it had work, and will be rebuilt."""
+        self._preemptions.inc()
+
+    def tool_call(self, status: ToolStatus, seconds: float) -> None:
+        """A tool call came to its end: `ok`, `error`, `timeout` or `cancelled`, so many seconds after it began."""
+        self._tool_calls[status].inc()
+        self._tool_seconds.observe(seconds)
+
+    def error(self, code: str) -> None:
+        """An error was raised to somebody; `code` is that of its class."""
+        self._errors.labels(code).inc()
+
+    def slow_consumer(self, outcome: ConsumerOutcome) -> None:
+        """A client read too slowly: its session was `paused`, or the client was `dropped`."""
+        self._slow_consumers[outcome].inc()
+
+    # ---- asking
+
+    def exposition(self) -> bytes:
+        """All figures in the text format that Prometheus scrapes, UTF-8."""
+        return generate_latest(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """The figures as `prometheus_client` collects them, without the times at which each was made."""
+        for family in self.registry.collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield family
+
+    def snapshot(self) -> dict[str, float]:
+        """All figures by name, for tests and JSON; of a histogram its `_count` and `_sum`.
+
+        A figure with a label is named as in the text format: `braid_tokens_total{kind="input"}`.
+        """
+        figures: dict[str, float] = {}
+        for family in self.collect():
+            for sample in family.samples:
+                if not sample.name.endswith("_bucket"):
+                    labels = ",".join(f'{name}="{value}"' for name, value in sample.labels.items())
+                    figures[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+        return figures
+
+    # ---- making them; children of a label are bound once, here
+
+    def _make_step_metrics(self) -> None:
+        self._steps = self._counter("braid_steps", "Forward passes.")
+        self._rows = self._counter("braid_rows", "Rows made, all sessions.")
+        self._tokens = tuple(
+            self._counters("braid_tokens", "Tokens computed.", "kind", _TOKEN_KINDS).values()
+        )
+        self._step_tokens = self._histogram("braid_step_tokens", "Tokens in one step.", _TOKEN_BUCKETS)
+        seconds = Histogram(
+            "braid_step_seconds",
+            "Time of one step: the forward pass, and all else.",
+            ["part"],
+            buckets=_STEP_BUCKETS,
+            registry=self.registry,
+        )
+        self._forward, self._overhead = seconds.labels("forward"), seconds.labels("overhead")
+        self._queue_tokens = self._gauge(
+            "braid_queue_tokens", "Input tokens that have not entered a row yet."
+        )
+        self._sessions = Gauge("braid_sessions", "Sessions by state.", ["state"], registry=self.registry)
+        self._states: dict[str, Gauge] = {}
+        self._prefixes_seen: dict[str, int] = {}
+
+    def _make_memory_metrics(self, kv_pages: int) -> None:
+        self._kv_used_pages = self._gauge(
+            "braid_kv_used_pages", "Pages of the key-value pool that are owned."
+        )
+        self._kv_used_bytes = self._gauge("braid_kv_used_bytes", "Size of the owned pages.")
+        self._gauge("braid_kv_capacity_pages", "Pages in the key-value pool.").set(kv_pages)
+        self._gauge("braid_kv_capacity_bytes", "Size of the pool.").set(kv_pages * self._page_bytes)
+        self._prefix_lookups = self._counter("braid_prefix_lookups", "Searches of the prefix cache.")
+        self._prefix_hits = self._counter("braid_prefix_hits", "Searches that found something.")
+        self._prefix_hit_tokens = self._counter("braid_prefix_hit_tokens", "Tokens found, so not computed.")
+        self._evictions = self._counters(
+            "braid_evictions", "Memory taken back while idle.", "what", get_args(Evicted)
+        )
+        self._preemptions = self._counter("braid_preemptions", "Sessions that lost their memory under work.")
+
+    def _make_latency_metrics(self) -> None:
+        self._read_seconds = self._histogram(
+            "braid_input_read_seconds", "From an input token's arrival until it is read.", _WAIT_BUCKETS
+        )
+        self._read_rows = self._histogram(
+            "braid_input_read_rows", "The same in rows of its session; 1 is the very next row.", _ROW_BUCKETS
+        )
+        self._first_token = self._histogram(
+            "braid_first_token_seconds", "From the end of input to the first token.", _WAIT_BUCKETS
+        )
+        self._first_answer_token = self._histogram(
+            "braid_first_answer_token_seconds",
+            "From the end of input to the first answer token.",
+            _WAIT_BUCKETS,
+        )
+
+    def _make_trouble_metrics(self) -> None:
+        self._tool_calls = self._counters(
+            "braid_tool_calls", "Tool calls by how they ended.", "status", get_args(ToolStatus)
+        )
+        self._tool_seconds = self._histogram(
+            "braid_tool_call_seconds", "From a tool call to its result.", _TOOL_BUCKETS
+        )
+        self._errors = Counter("braid_errors", "Errors by code.", ["code"], registry=self.registry)
+        self._slow_consumers = self._counters(
+            "braid_slow_consumers", "Clients that read too slowly.", "outcome", get_args(ConsumerOutcome)
+        )
+
+    def _counter(self, name: str, about: str) -> Counter:
+        return Counter(name, about, registry=self.registry)
+
+    def _counters(self, name: str, about: str, label: str, values: tuple[str, ...]) -> dict[str, Counter]:
+        family = Counter(name, about, [label], registry=self.registry)
+        return {value: family.labels(value) for value in values}
+
+    def _gauge(self, name: str, about: str) -> Gauge:
+        return Gauge(name, about, registry=self.registry)
+
+    def _histogram(self, name: str, about: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, about, buckets=buckets, registry=self.registry)

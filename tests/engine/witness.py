@@ -1,0 +1,180 @@
+"""Sessions that are watched while they live: logits by session, and books that must balance after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from braid.checks.subject import RecordingBackend
+from braid.engine.backend import Fork, Op
+from braid.engine.conversation import Conversation
+from braid.engine.core import EngineCore, StepReport
+from braid.engine.journal import Journal
+from braid.engine.scheduler import SchedulerPolicy
+from braid.model.model import Model
+from braid.sessions.generate import ALONE
+from braid.streams.entries import Entry, LifeEvent
+from braid.testing import NullBackend, ReferenceLogits, reference_logits
+from tests.engine.harness import largest_difference
+
+TOLERANCE = 1e-6
+
+
+class Witness(RecordingBackend):
+    """Keeps the logits of every lane that was asked, by session; a fork remembers what its source was told."""
+
+    def __init__(self, model: Model, **settings: Any) -> None:
+        super().__init__(model, **settings)
+        self.seen: dict[int, ReferenceLogits] = {}
+        self.probed: dict[int, set[tuple[int, str]]] = {}
+        self._owners: list[int] = []
+
+    def apply(self, ops: Sequence[Op]) -> list[int]:
+        for op in ops:
+            if isinstance(op, Fork):
+                self.seen[op.twin] = dict(self.seen.get(op.session, {}))
+                self.probed[op.twin] = set(self.probed.get(op.session, ()))
+        return super().apply(ops)
+
+    def _compute(self, pairs: Any) -> Any:
+        self._owners = [item.session for item, work in pairs for _ in work.feeds]
+        return super()._compute(pairs)
+
+    def _forward(self, plan: Any, feeds: Any) -> Tensor:
+        logits_NV = super()._forward(plan, feeds)
+        row = 0
+        for owner, feed in zip(self._owners, feeds, strict=True):
+            if feed.ask is None:
+                continue
+            row += len(feed.token_ids) if feed.asks_all else 1
+            key = (int(feed.times[-1]), feed.label)
+            self.seen.setdefault(owner, {})[key] = logits_NV[row - 1].clone()
+            if feed.is_probe and feed.replays is None:
+                self.probed.setdefault(owner, set()).add(key)
+        return logits_NV
+
+
+class WitnessCore(EngineCore):
+    """A core over a `Witness`."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        policy: SchedulerPolicy = ALONE,
+        journal: Journal | None = None,
+        kv_tokens: int = 2000,
+        page_size: int = 4,
+        prefix_share: float = 0.0,
+    ) -> None:
+        self.witness = Witness(model, kv_tokens=kv_tokens, page_size=page_size, prefix_share=prefix_share)
+        super().__init__(self.witness, policy=policy, journal=journal)
+        self.model = model
+
+    def difference(self, conversation: Conversation) -> float:
+        """The largest difference of a logit of this session from the dense oracle's."""
+        probes = sorted(self.witness.probed.get(conversation.number, ()))
+        expected = reference_logits(
+            self.model, conversation.topology, conversation.transcript, probes=probes
+        )
+        return largest_difference(self.witness.seen[conversation.number], expected)
+
+    def was_asked(self, conversation: Conversation) -> bool:
+        """Whether any logits were computed for this session."""
+        return bool(self.witness.seen.get(conversation.number))
+
+
+def held_tokens(core: EngineCore, conversation: Conversation) -> int:
+    """Tokens that the backend holds for a session, by the backend's own books."""
+    backend, number = core.backend, conversation.number
+    if isinstance(backend, Witness):
+        return len(backend.sessions[number]) if number in backend.sessions else 0
+    assert isinstance(backend, NullBackend)
+    session = backend._sessions.get(number)
+    return 0 if session is None else sum(pages.length for pages in session.spans.values())
+
+
+def check_books(core: EngineCore) -> None:
+    """The pool, the prefix tree, the backend's spans and the conversations agree with each other."""
+    backend = core.backend
+    if isinstance(backend, Witness):
+        backend.cache.pool.check_integrity()
+        if backend.prefixes is not None:
+            backend.prefixes.check_integrity()
+    else:
+        assert isinstance(backend, NullBackend)
+        backend.pool.check_integrity()
+    for conversation in core.conversations.values():
+        assert conversation.kv_tokens == held_tokens(core, conversation), conversation.number
+        rows = conversation.transcript.rows
+        assert conversation.t == (rows[-1].t + 1 if rows else 0)
+
+
+def step(core: EngineCore, *conversations: Conversation, now: float = 0.0) -> StepReport:
+    """One step, with the books checked; whoever cannot go on raises."""
+    report = core.step(conversations, now=now)
+    check_books(core)
+    for _, error in report.failures:
+        raise error
+    return report
+
+
+def drive(core: EngineCore, *conversations: Conversation, rows: int = 400) -> None:
+    """Step until nobody has anything to do, or each has made about so many more rows."""
+    stops = {conversation.number: conversation.t + rows for conversation in conversations}
+    for _ in range(4000):
+        busy = [c for c in conversations if not c.is_closed and c.t < stops[c.number]]
+        before = [(c.t, c.turn_is_over) for c in busy]
+        report = step(core, *busy)
+        if report.worked or any(c.has_work for c in busy):
+            continue
+        if before == [(c.t, c.turn_is_over) for c in busy]:
+            return
+    raise AssertionError("the sessions never came to rest")
+
+
+def state_of(core: EngineCore, conversation: Conversation) -> tuple[Any, ...]:
+    """All of a session that an error must leave as it was."""
+    stage = conversation.stage
+    inputs = [
+        (lane.label, tuple(lane.queue), lane.text, lane.has_ended, lane.is_closed, lane.held_over)
+        for lane in stage.inputs
+    ]
+    outputs = [
+        (lane.label, lane.phase, lane.pending, tuple(lane.forced), lane.must_speak, lane.force_start)
+        for lane in stage.outputs
+    ]
+    return (
+        tuple(conversation.transcript.entries),
+        conversation.kv_tokens,
+        held_tokens(core, conversation),
+        inputs,
+        outputs,
+        conversation.turn,
+        conversation.turn_is_over,
+        conversation.is_closed,
+        conversation.is_evicted,
+        conversation.num_awaited,
+    )
+
+
+def told(conversation: Conversation) -> list[Entry]:
+    """A transcript in which it does not matter in how many pieces the preamble was computed."""
+    entries: list[Entry] = []
+    for entry in conversation.transcript.entries:
+        last = entries[-1] if entries else None
+        if _is_preamble(entry) and last is not None and _is_preamble(last):
+            assert isinstance(entry, LifeEvent) and isinstance(last, LifeEvent)
+            joined = (*last.tokens, *entry.tokens)
+            entries[-1] = LifeEvent(
+                t=last.t, kind="prefill", lane=last.lane, tokens=joined, text=entry.text, reason=last.reason
+            )
+        else:
+            entries.append(entry)
+    return entries
+
+
+def _is_preamble(entry: Entry) -> bool:
+    return isinstance(entry, LifeEvent) and entry.kind == "prefill" and entry.lane == "preamble"
