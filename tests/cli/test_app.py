@@ -41,7 +41,7 @@ def test_help_lists_every_command(arguments: list[str], braid: Braid) -> None:
         assert f" {name} " in result.stdout
 
 
-@pytest.mark.parametrize("name", ["run", "inspect", "check", "bench rows"])
+@pytest.mark.parametrize("name", ["run", "chat", "inspect", "check", "bench rows", "bench sessions", "bench overhead"])
 def test_every_command_has_an_example(name: str, braid: Braid) -> None:
     result = braid(*name.split(), "--help")
     assert result.exit_code == 0
@@ -58,7 +58,7 @@ def test_help_and_inspect_import_no_torch() -> None:
     program = f"""
 import contextlib, io, sys
 from braid.cli import app
-lines = ["--help", "run --help", "check --help", "bench --help", "inspect no-such-file"]
+lines = ["--help", "run --help", "chat --help", "check --help", "bench --help", "inspect no-such-file"]
 for arguments in map(str.split, lines):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         app(arguments)

@@ -23,7 +23,7 @@ from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.journal import Journal, replay
 from braid.engine.scheduler import SchedulerPolicy
-from braid.errors import BraidError, CacheError, InputError, PoolFullError, SessionError
+from braid.errors import BraidError, CacheError, InputError, SessionError
 from braid.streams.patterns import Striped, Window
 from braid.streams.stream_spec import AdaptiveWait, Trigger
 from braid.streams.topology import StreamSpec, Topology
@@ -295,7 +295,12 @@ def in_views(**changes: Any) -> Topology:
         "document": StreamSpec(direction="input", priority="low"),
         "user": StreamSpec(direction="input", priority="high", feed=changes.pop("feed", None)),
         "thought": StreamSpec(
-            direction="output", visibility="internal", max_tokens=8, wait_k=3, max_streams=2, instructions="think"
+            direction="output",
+            visibility="internal",
+            max_tokens=8,
+            wait_k=3,
+            max_streams=2,
+            instructions="think",
         ),
         "output": StreamSpec(direction="output", max_tokens=6, wait_k=changes.pop("wait_k", "end")),
     }
@@ -308,10 +313,12 @@ class NullLife(Life):
         in_rows(feed="burst", silence="kept"),
         in_views(),
         in_views(feed="paced", wait_k=AdaptiveWait(threshold=0.5, max=6), system="be brief"),
-        in_views(wait_k=AdaptiveWait(threshold=1.1 - 0.2, max=4, measure="input")),
+        in_views(wait_k=AdaptiveWait(threshold=0.9, max=4, measure="input")),
     )
 
-    @initialize(policy=policies, kv_tokens=st.sampled_from([80, 160, 600]), confidence=st.sampled_from([0.1, 1.0]))
+    @initialize(
+        policy=policies, kv_tokens=st.sampled_from([80, 160, 600]), confidence=st.sampled_from([0.1, 1.0])
+    )
     def begin(self, policy: SchedulerPolicy, kv_tokens: int, confidence: float) -> None:
         self.settings = {"policy": policy, "kv_tokens": kv_tokens, "confidence": confidence}
         self.journal = Journal()

@@ -76,9 +76,7 @@ class WitnessCore(EngineCore):
     def difference(self, conversation: Conversation) -> float:
         """The largest difference of a logit of this session from the dense oracle's."""
         probes = sorted(self.witness.probed.get(conversation.number, ()))
-        expected = reference_logits(
-            self.model, conversation.topology, conversation.transcript, probes=probes
-        )
+        expected = reference_logits(self.model, conversation.topology, conversation.transcript, probes=probes)
         return largest_difference(self.witness.seen[conversation.number], expected)
 
     def was_asked(self, conversation: Conversation) -> bool:

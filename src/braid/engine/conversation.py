@@ -256,6 +256,7 @@ class Conversation:
             NothingToForceError: Nothing was written in this turn, or the stream has finished in it.
         """
         (lane,) = self._outputs(stream)
+        require_whole(text or "")
         if not self._in_turn or not any(other.text for other in self.stage.inputs):
             raise NothingToForceError(
                 f"nothing was written in this turn, so {stream} cannot speak; write some input first"
@@ -336,6 +337,7 @@ class Conversation:
         twin._rows = RowMaker(twin.stage, twin.record, twin._draw)
         twin._asked = list(self._asked)
         twin._coming = None
+        twin.num_awaited = 0  # what is on its way comes to the first one
         if self.is_evicted:
             twin._refilling = None
             self._apply([Open(number, self.topology, self.record.transcript.copies, self.salt)])

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from braid.engine.admission import EngineLimits
+from braid.engine.admission import Admission, EngineLimits
 from braid.engine.backend import Backend, Capabilities, Dropped
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore, as_braid_error
@@ -167,7 +167,11 @@ class EngineLoop:
     def _count_sessions(self) -> None:
         if self.metrics is not None:
             evicted = sum(seat.conversation.is_evicted for seat in self._seats.values())
-            states = {"open": len(self._seats) - evicted, "evicted": evicted, "waiting": self._admission.num_waiting}
+            states = {
+                "open": len(self._seats) - evicted,
+                "evicted": evicted,
+                "waiting": self._admission.num_waiting,
+            }
             self.metrics.sessions(states)
 
     def push(self, session: int, verb: str, *arguments: Any) -> Any:
@@ -288,7 +292,7 @@ class EngineLoop:
         dropped: list[Dropped] = []
         with anyio.CancelScope(shield=True):
             dropped = await self._between(self._close_all)
-        return dropped
+        return dropped  # noqa: RET504 (the scope might swallow, as far as a checker can tell)
 
     @staticmethod
     def _is_at_rest(seat: Seat) -> bool:
@@ -330,7 +334,7 @@ class EngineLoop:
             return [self._seats[number].conversation for number in sorted(busy)]
 
     def _give_up(self, error: BraidError) -> None:
-        """The engine itself has failed, as when its journal cannot be written: all sessions end, nobody waits for ever."""
+        """The engine itself has failed, as when its journal cannot be written: all sessions end, and nobody waits."""
         with self._changed:
             self._thread = None
             self.core.journal = None

@@ -6,6 +6,7 @@ tool_result     ◀── write ──────┘ in the order in which they
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -13,10 +14,9 @@ import anyio
 import anyio.abc
 
 from braid.engine.backend import SessionBackend, SessionHandle
-from braid.engine.mailbox import Mailbox
 from braid.errors import InputError, SessionClosedError
 from braid.sessions.tools.runner import ToolRunner
-from braid.streams.events import DeltaEvent, StateEvent
+from braid.streams.events import DeltaEvent, Event, StateEvent
 
 if TYPE_CHECKING:
     from braid.sessions.tools import Call, Toolbox, ToolResult
@@ -26,6 +26,9 @@ __all__ = ["ToolDesk"]
 
 class ToolDesk:
     """Serves one session; entered and left with it. It is the `ToolPort` of its runner.
+
+    What a call lane says is held against the end of the turn until it has been heard here, and a call that was found in
+    it until its result is there: however fast the engine is, silence ends no turn over the head of a call.
 
     Args:
         backend, handle: The session.
@@ -44,6 +47,7 @@ class ToolDesk:
             )
         self._backend = backend
         self._handle = handle
+        self._calling = frozenset(flows)
         self._runner = ToolRunner(toolbox, flows=flows, port=self)
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -55,10 +59,14 @@ class ToolDesk:
     # ---- ToolPort
 
     async def deliver(self, stream: str, text: str) -> None:
-        """Write a result to the input that it comes back on; it is read in the next row."""
+        """Write a result to the input that it comes back on; it is read in the next row.
+
+        A result is whole: the input ends with it, for this turn or until the next result, so that a turn may be over
+        and outputs that wait for the end of their input may begin.
+        """
         try:
             self._backend.push(self._handle.number, "write", stream, text)
-            self._backend.push(self._handle.number, "flush", stream, "a tool's result")
+            self._backend.push(self._handle.number, "end", stream)
         finally:
             self._tell("result_came")
 
@@ -81,11 +89,11 @@ class ToolDesk:
     # ---- life
 
     async def __aenter__(self) -> Self:
-        mailbox = self._handle.listen()
+        news = self._handle.listen(self._calling).events()
         await self._runner.__aenter__()
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
-        self._tasks.start_soon(self._listen, mailbox)
+        self._tasks.start_soon(self._listen, news)
         return self
 
     async def __aexit__(
@@ -98,10 +106,11 @@ class ToolDesk:
         finally:
             await self._runner.__aexit__(None, None, None)
 
-    async def _listen(self, mailbox: Mailbox) -> None:
-        async for event in mailbox.events():
+    async def _listen(self, news: AsyncIterator[Event]) -> None:
+        async for event in news:
             if isinstance(event, DeltaEvent) and self._runner.is_fed_by(event.stream):
                 self._runner.feed(event.stream, event.text)
+                self._tell("result_came")  # it was held until it was heard
             elif (
                 isinstance(event, StateEvent)
                 and event.state in ("asleep", "closed")

@@ -11,9 +11,10 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from braid.engine.backend import SessionBackend, SessionHandle, SessionLook
+from braid.engine.admission import EngineLimits
+from braid.engine.backend import Dropped, SessionBackend, SessionHandle, SessionLook
 from braid.engine.local import LocalBackend
-from braid.engine.loop import Dropped, EngineLimits, EngineLoop
+from braid.engine.loop import EngineLoop
 from braid.engine.metrics import EngineMetrics
 from braid.engine.scheduler import SchedulerPolicy
 from braid.engine.tracing import NO_TRACER, Tracer
@@ -66,12 +67,25 @@ class Engine:
     ) -> None:
         self.model = model
         self.local = LocalBackend(model, kv_tokens=kv_tokens, prefix_share=prefix_share)
+        """What computes."""
         usage = self.local.usage()
         page_bytes = usage.page_size * usage.bytes_per_token
         self.metrics = EngineMetrics(usage.pages_total, page_bytes) if metrics else None
-        self.backend = EngineLoop(
+        self.backend: SessionBackend = EngineLoop(
             self.local, policy=policy, limits=limits, journal=journal, metrics=self.metrics, tracer=tracer
         )
+
+    @classmethod
+    def over(cls, backend: SessionBackend) -> Self:
+        """An engine over one that drives itself already, such as an `EngineLoop` on another backend than ours.
+
+        Args:
+            backend: Shut down with this engine. It keeps its metrics itself; there is no `model` and no `local`.
+        """
+        engine = cls.__new__(cls)
+        engine.metrics = None
+        engine.backend = backend
+        return engine
 
     def open(
         self,
@@ -210,11 +224,13 @@ class Session:
             SessionClosedError
             EngineBusyError, EngineClosedError: There is no seat for it.
         """
+        await anyio.lowlevel.checkpoint_if_cancelled()
         handle = await self._backend.fork(self._opened().number)
         return Session(self._backend, self._topology, self._settings, self._tools, handle)
 
     async def evict(self) -> None:
         """Give the session's cache back; it is refilled from the transcript once there is something to do."""
+        await anyio.lowlevel.checkpoint_if_cancelled()
         await self._backend.evict(self._opened().number)
 
     async def close(self, reason: str = "closed") -> None:
@@ -307,12 +323,12 @@ class Session:
     async def wait_for_turn(self) -> None:
         """Return when the turn under way is over, or the session closed."""
         handle = self._opened()
-        while True:
-            ticket = handle.changed.ticket()
+
+        def is_over() -> bool | None:
             look = handle.look()
-            if look.turn_is_over or look.is_closed:
-                return
-            await ticket.wait()
+            return look.turn_is_over or look.is_closed or None
+
+        await handle.changed.until(is_over)
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self._opened().events()
@@ -332,8 +348,12 @@ class Session:
             self._limit()
         self._began = time.perf_counter()
         if self._tools is not None:
-            self._desk = ToolDesk(self._backend, self._handle, self._tools)
-            await self._desk.__aenter__()
+            try:
+                self._desk = ToolDesk(self._backend, self._handle, self._tools)
+                await self._desk.__aenter__()
+            except BaseException:
+                await self.close()
+                raise
         return self
 
     async def __aexit__(
@@ -353,9 +373,10 @@ class Session:
         return self._handle
 
     async def _push(self, verb: str, *arguments: Any) -> Any:
-        """Apply a verb between two forwards."""
+        """Apply a verb before the next row; where it is cancelled, nothing was done."""
+        await anyio.lowlevel.checkpoint_if_cancelled()
         value = self._backend.push(self._opened().number, verb, *arguments)
-        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.cancel_shielded_checkpoint()
         return value
 
     def _limit(self) -> None:

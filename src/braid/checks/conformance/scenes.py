@@ -159,13 +159,12 @@ def plain(model: Model, *, turns: bool = False, has_system: bool = False, chunk:
 
 
 def blind(model: Model, decoding: Decoding) -> Tape:
-    """A thought that nothing but the user may influence, beside a document and an output that reads everything."""
+    """A thought that only the user influences within the turn, beside a document and an output that reads all."""
     reader, speaker = StreamSpec(direction="input", feed="paced"), StreamSpec(direction="output")
     topology = Topology(
         streams={"user": reader, "document": reader, "thought": speaker, "output": speaker},
         decoding=decoding,
         reads={"user": (), "thought": ("user",)},
-        forbid=(("document", "thought"), ("output", "thought")),
     )
 
     def talk(scene: Scene) -> None:
