@@ -46,7 +46,7 @@ braid.topology("plain"), braid.Topology, braid.Transcript, braid.SamplingSpec, b
 assert "torch" not in sys.modules
 import braid.streams.topology
 assert braid.streams.topology.Topology is braid.Topology
-import braid.engine.loop, braid.engine.journal, braid.testing.null, braid.sessions.tools
+import braid.engine.loop, braid.engine.journal, braid.testing.null
 assert not {"torch", "transformers"} & sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", program], check=True)

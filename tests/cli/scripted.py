@@ -31,6 +31,7 @@ class ScriptedSession:
 
     def __init__(self, chosen: Topology | None = None) -> None:
         self.transcript = Transcript(chosen or topology("think-aloud"), "scripted")
+        self.lanes = self.transcript.lanes
         self.error: BraidError | None = None
         self.is_closed = False
         self.kv_tokens = 0

@@ -235,8 +235,8 @@ ok = None
 
 # fmt: off
 TABLE: dict[tuple[str, ...], tuple[type[BraidError] | None, ...]] = {
-    # verb, arguments            fresh  being_ waiting speak- silent asleep over   stream crowd- evict- refil- full  closed
-    #                                  read           ing                         closed ed     ed     ling
+    # verb, arguments            fresh being  waitingspeak- silent asleep over   stream crowd- evict- refil- full
+    #                                  read          ing                         closed ed     ed     ling          closed
     ("write", "user", "more "): (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ST,    QF,    ok,    ok,    ok,    SC),
     ("end",):                   (EI,   ok,    ok,    ok,    ok,    ok,    ok,    EI,    ok,    ok,    ok,    ok,    SC),
     ("end", "user"):            (EI,   ok,    ok,    ok,    ok,    ok,    ok,    ST,    ok,    ok,    ok,    ok,    SC),

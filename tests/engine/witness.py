@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from braid.checks.subject import RecordingBackend
-from braid.engine.backend import Fork, Op
+from braid.engine.backend import PREAMBLE, Fork, Op
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore, StepReport
 from braid.engine.journal import Journal
@@ -28,14 +28,15 @@ class Witness(RecordingBackend):
     def __init__(self, model: Model, **settings: Any) -> None:
         super().__init__(model, **settings)
         self.seen: dict[int, ReferenceLogits] = {}
-        self.probed: dict[int, set[tuple[int, str]]] = {}
+        self.probed: dict[int, dict[tuple[int, str], frozenset[str]]] = {}
+        """The probes among them, and which lanes were closed when they asked."""
         self._owners: list[int] = []
 
     def apply(self, ops: Sequence[Op]) -> list[int]:
         for op in ops:
             if isinstance(op, Fork):
                 self.seen[op.twin] = dict(self.seen.get(op.session, {}))
-                self.probed[op.twin] = set(self.probed.get(op.session, ()))
+                self.probed[op.twin] = dict(self.probed.get(op.session, {}))
         return super().apply(ops)
 
     def _compute(self, pairs: Any) -> Any:
@@ -52,7 +53,9 @@ class Witness(RecordingBackend):
             key = (int(feed.times[-1]), feed.label)
             self.seen.setdefault(owner, {})[key] = logits_NV[row - 1].clone()
             if feed.is_probe and feed.replays is None:
-                self.probed.setdefault(owner, set()).add(key)
+                spans = self.sessions[owner]
+                gone = (lane.label for lane in spans.table.lanes if spans.lanes[lane.index] is None)
+                self.probed.setdefault(owner, {})[key] = frozenset(gone)
         return logits_NV
 
 
@@ -74,10 +77,22 @@ class WitnessCore(EngineCore):
         self.model = model
 
     def difference(self, conversation: Conversation) -> float:
-        """The largest difference of a logit of this session from the dense oracle's."""
-        probes = sorted(self.witness.probed.get(conversation.number, ()))
-        expected = reference_logits(self.model, conversation.topology, conversation.transcript, probes=probes)
-        return largest_difference(self.witness.seen[conversation.number], expected)
+        """The largest difference of a logit of this session from the dense oracle's.
+
+        Left out is a probe that asked once more in the place of a row, after a stream had been closed that this row
+        could still read: the oracle answers for the row.
+        """
+        transcript = conversation.transcript
+        closed_at = {e.lane: e.t for e in transcript.events if e.kind == "close" and e.lane is not None}
+        found = dict(self.witness.seen[conversation.number])
+        probes: list[tuple[int, str]] = []
+        for (t, label), gone in sorted(self.witness.probed.get(conversation.number, {}).items()):
+            if all(closed_at[lane] <= t for lane in gone):
+                probes.append((t, label))
+            else:
+                del found[t, label]
+        expected = reference_logits(self.model, conversation.topology, transcript, probes=probes)
+        return largest_difference(found, expected) if found else 0.0
 
     def was_asked(self, conversation: Conversation) -> bool:
         """Whether any logits were computed for this session."""
@@ -158,21 +173,21 @@ def state_of(core: EngineCore, conversation: Conversation) -> tuple[Any, ...]:
     )
 
 
-def told(conversation: Conversation) -> list[Entry]:
-    """A transcript in which it does not matter in how many pieces the preamble was computed."""
-    entries: list[Entry] = []
+def told(conversation: Conversation) -> tuple[list[Entry], list[Entry]]:
+    """A transcript in which it does not matter when, before its rows, and in how many pieces a preamble was computed.
+
+    Returns:
+        Everything else, and the preambles, each as one event.
+    """
+    others: list[Entry] = []
+    preambles: list[Entry] = []
     for entry in conversation.transcript.entries:
-        last = entries[-1] if entries else None
-        if _is_preamble(entry) and last is not None and _is_preamble(last):
-            assert isinstance(entry, LifeEvent) and isinstance(last, LifeEvent)
-            joined = (*last.tokens, *entry.tokens)
-            entries[-1] = LifeEvent(
-                t=last.t, kind="prefill", lane=last.lane, tokens=joined, text=entry.text, reason=last.reason
-            )
-        else:
-            entries.append(entry)
-    return entries
-
-
-def _is_preamble(entry: Entry) -> bool:
-    return isinstance(entry, LifeEvent) and entry.kind == "prefill" and entry.lane == "preamble"
+        if not (isinstance(entry, LifeEvent) and entry.lane == PREAMBLE):
+            others.append(entry)
+            continue
+        last = preambles[-1] if preambles else None
+        if isinstance(last, LifeEvent) and last.t == entry.t:
+            entry = last._replace(tokens=(*last.tokens, *entry.tokens), text=entry.text)
+            preambles.pop()
+        preambles.append(entry)
+    return others, preambles

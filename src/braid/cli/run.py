@@ -6,17 +6,25 @@ import signal
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from braid.cli.machine import DEFAULT_MODEL, DeviceOption, DtypeOption, ModelOption, ThreadsOption, load_model
 from braid.cli.report import INTERRUPTED, JsonOption
+from braid.cli.sampling import (
+    MinPOption,
+    RepetitionPenaltyOption,
+    SeedOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    sampling_of,
+)
 
 if TYPE_CHECKING:
     from braid.model.model import Model
     from braid.sessions.feeds import Feed
-    from braid.streams.sampling import SamplingSpec
 
 __all__ = ["app", "run"]
 
@@ -55,22 +63,12 @@ def run(
         list[str] | None,
         typer.Option(metavar="NAME=N", help="Run a stream in parallel copies; may be repeated."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of all sampling noise.", rich_help_panel="Sampling")] = 0,
-    temperature: Annotated[
-        float | None, typer.Option(help="0 is greedy.", rich_help_panel="Sampling")
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(rich_help_panel="Sampling", help="Of the likeliest tokens.")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(rich_help_panel="Sampling", help="Of this probability.")
-    ] = None,
-    min_p: Annotated[
-        float | None, typer.Option(rich_help_panel="Sampling", help="As likely, relative to the likeliest.")
-    ] = None,
-    repetition_penalty: Annotated[
-        float | None, typer.Option(rich_help_panel="Sampling", help="Above 1 repeats less.")
-    ] = None,
+    seed: SeedOption = 0,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
+    repetition_penalty: RepetitionPenaltyOption = None,
     kv_tokens: Annotated[
         int | None, typer.Option(help="Tokens that the cache can hold.", rich_help_panel="Machine")
     ] = None,
@@ -96,7 +94,7 @@ def run(
 
     chosen = as_topology(topology)
     texts = gather_inputs(chosen, user, user_file, stream or ())
-    sampling = _sampling(
+    sampling = sampling_of(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty
     )
     _require_pace(pace, texts)
@@ -140,14 +138,6 @@ def _feed(text: str | None, model: Model, pace: float | None) -> Feed:
     if text is None:
         return arriving(stdin_reader())
     return whole(text) if pace is None else typed(text, model.codec, pace)
-
-
-def _sampling(**given: Any) -> SamplingSpec | None:
-    """Sampling parameters for all outputs; None leaves them to the topology."""
-    from braid.streams.sampling import SamplingSpec
-
-    set_ones = {name: value for name, value in given.items() if value is not None}
-    return SamplingSpec(**set_ones) if set_ones else None
 
 
 def _require_pace(pace: float | None, texts: Mapping[str, str | None]) -> None:

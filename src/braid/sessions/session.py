@@ -23,6 +23,7 @@ from braid.model.model import Model
 from braid.sessions.desk import ToolDesk
 from braid.sessions.generate import Result, result_of, with_sampling
 from braid.streams.events import Event
+from braid.streams.lanes import LaneTable
 from braid.streams.presets import topology as as_topology
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import Topology
@@ -251,6 +252,11 @@ class Session:
         return self._topology if self._handle is None else self._handle.topology
 
     @property
+    def lanes(self) -> LaneTable:
+        """The streams, each copy counted, in the order of rows."""
+        return self.topology.lanes(self._settings.get("copies"))
+
+    @property
     def turn_is_over(self) -> bool:
         """Whether no turn is under way."""
         return self.look().turn_is_over
@@ -269,7 +275,7 @@ class Session:
     @property
     def kv_tokens(self) -> int:
         """Tokens that the cache keeps for this session."""
-        return self.look().kv_tokens
+        return 0 if self._handle is None else self._handle.look().kv_tokens
 
     @property
     def is_closed(self) -> bool:

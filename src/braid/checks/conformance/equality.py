@@ -7,7 +7,6 @@ from braid.checks.conformance.oracle import Heard, farthest
 from braid.checks.conformance.stand import Playback, Stand, judged, play, skipped
 from braid.checks.conformance.tape import Tape
 from braid.checks.finding import Finding
-from braid.streams.topology import Decoding
 
 __all__ = [
     "batched_equals_alone",
@@ -23,20 +22,20 @@ def rows_equal_dense(stand: Stand) -> Finding:
     name = "rows_equal_dense"
     if not stand.can.rows:
         return skipped(name, "the backend has no native rows")
-    oracle, model = stand.oracle, stand.oracle.subject.model
+    oracle = stand.oracle
     rules = [*scenes.ROWS, *([scenes.PATTERNED] if stand.can.patterns else [])]
-    tapes = [oracle.tape(f"rows {each}", lambda each=each: scenes.rows(oracle.subject, each)) for each in rules]
-    if model.trained is not None:
-        tapes.append(oracle.tape("own", lambda: scenes.own(model)))
+    tapes = [oracle.tape(scenes.rows, each) for each in rules]
+    if oracle.subject.model.trained is not None:
+        tapes.append(oracle.tape(scenes.own))
     return _against_oracle(name, stand, tapes)
 
 
 def views_equal_dense(stand: Stand) -> Finding:
     """Training-free views against the replay of home views; one writer alone is for every backend."""
     oracle = stand.oracle
-    tapes = [oracle.tape("plain", lambda: scenes.plain(oracle.stock))]
+    tapes = [oracle.tape(scenes.plain)]
     if stand.can.views:
-        tapes.append(_think(stand))
+        tapes.append(oracle.tape(scenes.think, has_window=stand.can.patterns))
     return _against_oracle("views_equal_dense", stand, tapes)
 
 
@@ -55,26 +54,21 @@ def batched_equals_alone(stand: Stand) -> Finding:
     name = "batched_equals_alone"
     if not stand.can.rows:
         return skipped(name, "the backend has no native rows; see mixed_equals_alone")
-    subject = stand.oracle.subject
-    rhythms = ("-+++--+", "+", "+-")
-    tapes = [
-        stand.oracle.tape(
-            f"rhythm {rhythm}", lambda rhythm=rhythm: scenes.rows(subject, scenes.Rules(), rhythm=rhythm)
-        )
-        for rhythm in rhythms
-    ]
+    rules = scenes.ROWS[0]
+    tapes = [stand.oracle.tape(scenes.rows, rules)]
+    tapes += [stand.oracle.tape(scenes.rows, rules, rhythm=rhythm) for rhythm in ("+", "+-")]
     return _staggered(name, stand, tapes)
 
 
 def mixed_equals_alone(stand: Stand) -> Finding:
     """Rows and views in the same steps, some reading an input in chunks while others speak."""
-    model, oracle = stand.oracle.stock, stand.oracle
-    tapes = [oracle.tape("plain", lambda: scenes.plain(model))]
+    oracle = stand.oracle
+    tapes = [oracle.tape(scenes.plain)]
     if stand.can.rows:
-        tapes.append(oracle.tape("stock", lambda: scenes.stock(model)))
+        tapes.append(oracle.tape(scenes.stock))
     if stand.can.views:
-        tapes.append(_think(stand))
-    tapes.append(oracle.tape("plain, system", lambda: scenes.plain(model, has_system=True, chunk=16)))
+        tapes.append(oracle.tape(scenes.think, has_window=stand.can.patterns))
+    tapes.append(oracle.tape(scenes.plain, has_system=True, chunk=64))
     return _staggered("mixed_equals_alone", stand, tapes)
 
 
@@ -93,40 +87,34 @@ def _staggered(name: str, stand: Stand, tapes: list[Tape]) -> Finding:
 
 def others_change_no_bit(stand: Stand) -> Finding:
     """Other tokens where a lane may not look, in its own session and in others: its answers stay as they are."""
-    decodings: list[Decoding] = [
-        *(["rows"] if stand.can.rows else []),
-        *(["views"] if stand.can.views else []),
-    ]  # pyright: ignore[reportAssignmentType]
-    if not decodings:
-        return skipped("others_change_no_bit", "with one writer alone there is nobody who may not be read")
+    name, oracle = "others_change_no_bit", stand.oracle
+    kinds = [
+        in_views for in_views, is_there in ((False, stand.can.rows), (True, stand.can.views)) if is_there
+    ]
+    if not kinds:
+        return skipped(name, "with one writer alone there is nobody who may not be read")
+    partner = oracle.tape(scenes.plain)
     num_changed = num_blind = num_reached = 0
-    for decoding in decodings:
-        tape = stand.oracle.tape(f"blind {decoding}", lambda decoding=decoding: scenes.blind(stand.oracle.stock, decoding))
-        partner = stand.oracle.tape("plain", lambda: scenes.plain(stand.oracle.stock))
-        before = _pair(stand, tape, partner)
-        inside = _pair(stand, tape.disguised(("document", "output")), partner)
-        outside = _pair(stand, tape, partner.disguised())
+    for in_views in kinds:
+        tape = oracle.tape(scenes.blind, in_views=in_views)
+        before = _beside(stand, tape, partner)
+        after = _beside(stand, tape.disguised(("document", "output")), partner.disguised())
         blind = [key for key in before if key[1] == "thought"]
         num_blind += len(blind)
-        num_changed += _num_unequal(before, inside, blind) + _num_unequal(before, outside, list(before))
-        num_reached += _num_unequal(before, inside, [key for key in before if key[1] == "output"])
+        num_changed += _num_unequal(before, after, blind)
+        num_reached += _num_unequal(before, after, [key for key in before if key[1] == "output"])
     detail = f"{num_blind} answers to a lane that must not know; {num_reached} to one that may have changed"
-    return judged("others_change_no_bit", float(num_changed), 0.0, detail, holds=num_reached > 0)
+    return judged(name, float(num_changed), 0.0, detail, holds=num_reached > 0)
 
 
-def _pair(stand: Stand, tape: Tape, partner: Tape) -> Heard:
-    """What a session is told beside another one."""
+def _beside(stand: Stand, tape: Tape, partner: Tape) -> Heard:
+    """What a session is told that has another one beside it in every step."""
     with stand.serving() as backend:
-        first, _ = play(backend, Playback(backend, 0, tape), Playback(backend, 1, partner))
+        first, _ = play(
+            backend, Playback(backend, 0, tape), Playback(backend, 1, partner), steps=len(tape.lines)
+        )
     return first.heard
 
 
 def _num_unequal(first: Heard, second: Heard, keys: list[tuple[int, str]]) -> int:
     return sum(first[key] != second[key] for key in keys)
-
-
-def _think(stand: Stand) -> Tape:
-    has_window = stand.can.patterns
-    return stand.oracle.tape(
-        f"think {has_window}", lambda: scenes.think(stand.oracle.stock, has_window=has_window)
-    )

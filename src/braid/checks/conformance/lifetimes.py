@@ -59,9 +59,11 @@ def forked_equals_recomputed(stand: Stand) -> Finding:
             play(backend, source, twin, until=len(branch.lines) - 3)
             source.close()
             # Somebody else writes over the pages that the source gave back.
-            play(backend, Playback(backend, 2, stand.oracle.tape("plain", lambda: scenes.plain(trunk.model))))
+            play(backend, Playback(backend, 2, branch), until=3)
             play(backend, twin)
-        value = max(value, farthest(source.heard, stand.alone(trunk)), farthest(twin.heard, stand.alone(branch)))
+        value = max(
+            value, farthest(source.heard, stand.alone(trunk)), farthest(twin.heard, stand.alone(branch))
+        )
         num_answers += len(source.heard) + len(twin.heard)
     return judged(
         "forked_equals_recomputed", value, stand.oracle.bound, f"{num_answers} answers to sources and twins"
@@ -72,7 +74,7 @@ def refilled_equals_kept(stand: Stand) -> Finding:
     """A session is dropped from the cache, which is empty then, is refilled, and goes on as if nothing had been."""
     value, num_answers, num_left = 0.0, 0, 0
     for trunk, _ in _forks_in_the_road(stand):
-        halfway = len(trunk.lines) - 6
+        halfway = len(trunk.lines) - 5
         with stand.serving() as backend:
             empty = pages_in_use(backend)
             playback = Playback(backend, 0, trunk)
@@ -126,29 +128,15 @@ def trimmed_equals_fresh(stand: Stand) -> Finding:
 
 def _forks_in_the_road(stand: Stand) -> list[tuple[Tape, Tape]]:
     """Pairs of sessions that begin alike: of views, or of one writer alone; and of rows."""
-    model, oracle = stand.oracle.stock, stand.oracle
+    oracle, has_window = stand.oracle, stand.can.patterns
     pairs: list[tuple[Tape, Tape]] = []
     if stand.can.views:
-        pairs.append(
-            (
-                oracle.tape("think", lambda: scenes.think(model)),
-                oracle.tape("think, turning", lambda: scenes.think(model, turns=True)),
-            )
-        )
+        trunk, branch = (oracle.tape(scenes.think, turns=t, has_window=has_window) for t in (False, True))
     else:
-        pairs.append(
-            (
-                oracle.tape("plain", lambda: scenes.plain(model)),
-                oracle.tape("plain, turning", lambda: scenes.plain(model, turns=True)),
-            )
-        )
+        trunk, branch = oracle.tape(scenes.plain), oracle.tape(scenes.plain, turns=True)
+    pairs.append((trunk, branch))
     if stand.can.rows:
-        pairs.append(
-            (
-                oracle.tape("stock", lambda: scenes.stock(model)),
-                oracle.tape("stock, turning", lambda: scenes.stock(model, turns=True)),
-            )
-        )
+        pairs.append((oracle.tape(scenes.stock), oracle.tape(scenes.stock, turns=True)))
     return pairs
 
 
@@ -189,15 +177,16 @@ def recalled_equals_computed(stand: Stand) -> Finding:
         found, difference = _recall(stand, beginning, mistakes)
         num_cells, num_recalled = num_cells + len(beginning.cells), num_recalled + found
         value = max(value, difference)
-    detail = f"{num_recalled} of {num_cells} tokens recalled" + "".join(f"; {mistake}" for mistake in mistakes)
+    detail = f"{num_recalled} of {num_cells} tokens recalled" + "".join(
+        f"; {mistake}" for mistake in mistakes
+    )
     return judged(name, value, stand.oracle.bound, detail, holds=not mistakes)
 
 
 def _beginnings(stand: Stand) -> list[_Beginning]:
-    model, oracle = stand.oracle.stock, stand.oracle
-    tapes = [oracle.tape("plain, system", lambda: scenes.plain(model, has_system=True, chunk=16))]
+    tapes = [stand.oracle.tape(scenes.plain, has_system=True, chunk=64)]
     if stand.can.rows:
-        tapes.append(oracle.tape("stock, chunks", lambda: scenes.stock(model, chunk=8)))
+        tapes.append(stand.oracle.tape(scenes.library))
     found: list[_Beginning] = []
     for tape in tapes:
         beginning = _Beginning(tape, [], [], [])
@@ -253,16 +242,20 @@ def _lines_of(beginning: _Beginning) -> int:
 def _strangers(backend: Backend, beginning: _Beginning) -> list[str]:
     """Sessions that must not be given the beginning, or not all of it."""
     topology, cells = beginning.tape.topology, beginning.cells
-    other_rules = topology.model_copy(update={"same_row": "none"})
     middle = len(cells) // 2
     changed = [*cells[:middle], cells[middle]._replace(token=cells[middle].token + 1), *cells[middle + 1 :]]
-    backend.apply([Open(2, topology, {}, "another tenant"), Open(3, other_rules, {}), Open(4, topology, {})])
-    salted, ruled, parted = backend.apply([Recall(2, cells), Recall(3, cells), Recall(4, changed)])
+    backend.apply([Open(2, topology, {}, "another tenant"), Open(3, topology, {})])
+    salted, parted = backend.apply([Recall(2, cells), Recall(3, changed)])
     mistakes: list[str] = []
     if salted:
         mistakes.append(f"a session with another salt was given {salted} tokens")
-    if ruled:
-        mistakes.append(f"a session with another same-row rule was given {ruled} tokens")
     if parted > middle:
         mistakes.append(f"{parted} tokens were recalled of a beginning that agrees in {middle}")
+    first, last = cells[0].span, cells[-1].span
+    if first != last:  # computed by a reader; now somebody comes who may not read
+        num_first = sum(cell.span == first for cell in cells)
+        backend.apply([Open(4, topology.model_copy(update={"reads": {last: ()}}), {})])
+        (ruled,) = backend.apply([Recall(4, cells)])
+        if ruled > num_first:
+            mistakes.append(f"a session whose {last} may not read its {first} was given {ruled} tokens")
     return mistakes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Concatenate, ParamSpec
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from braid.testing import reference_logits
 
 __all__ = ["Heard", "Oracle", "apart", "farthest"]
 
+Settings = ParamSpec("Settings")
 Heard = Mapping[Key, Answer]
 """What a session was told, by row and lane."""
 
@@ -40,10 +42,16 @@ class Oracle:
         """The network without any streams."""
         return self.subject.stock
 
-    def tape(self, name: str, make: Callable[[], Tape]) -> Tape:
-        """A tape by its name, recorded when it is first asked for."""
+    def tape(
+        self,
+        scene: Callable[Concatenate[Subject, Settings], Tape],
+        *args: Settings.args,
+        **kwargs: Settings.kwargs,
+    ) -> Tape:
+        """The tape of a scene, recorded when it is first asked for."""
+        name = f"{scene.__name__} {args} {kwargs}"
         if name not in self._tapes:
-            self._tapes[name] = make()
+            self._tapes[name] = scene(self.subject, *args, **kwargs)
         return self._tapes[name]
 
     def logits(self, tape: Tape) -> Mapping[Key, Tensor]:
@@ -97,20 +105,23 @@ def _off(answer: Answer, log_V: Tensor) -> float:
     return _largest(errors)
 
 
-def apart(first: Answer, second: Answer) -> float:
-    """The largest difference between two answers to the same greedy ask, in nats.
+def apart(first: Answer, second: Answer, *, is_greedy: bool = True) -> float:
+    """The largest difference between two answers to the same ask, in nats; infinity where the tokens must not differ.
 
-    A class that only one of them names counts by as much as it is likelier there than the last that the other names.
+    A class that only one of them names counts by as much as it is likelier there than the last that the other names;
+    so does a greedy token that is not the other's likeliest.
     """
-    if not first.top or not second.top:
-        return 0.0 if first.token == second.token else math.inf
+    if first.token != second.token and not (is_greedy and first.top and second.top):
+        return math.inf
     errors = [abs(first.entropy - second.entropy), abs(first.confidence - second.confidence)]
     for one, other in ((first, second), (second, first)):
         named = dict(other.top)
-        errors += [abs(value - named[token]) for token, value in one.top if token in named]
-        errors += [value - other.top[-1][1] for token, value in one.top if token not in named]
-        likelihood = named.get(one.token)
-        errors.append(math.inf if likelihood is None else other.top[0][1] - likelihood)
+        last = other.top[-1][1] if other.top else 0.0
+        errors += [abs(value - named[token]) if token in named else value - last for token, value in one.top]
+        if is_greedy and other.top:
+            errors.append(other.top[0][1] - named.get(one.token, -math.inf))
+    if first.token == second.token:
+        errors.append(abs(first.logprob - second.logprob))
     return _largest(errors)
 
 

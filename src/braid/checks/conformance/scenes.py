@@ -17,12 +17,11 @@ from typing import NamedTuple
 
 from braid.checks.conformance.tape import Scene, Tape, Voice, record
 from braid.checks.subject import Subject
-from braid.model.model import Model
 from braid.streams.patterns import Pattern, Striped, Window
 from braid.streams.stream_spec import Feed
-from braid.streams.topology import Decoding, SameRow, SilenceRule, StreamSpec, Topology
+from braid.streams.topology import SameRow, SilenceRule, StreamSpec, Topology
 
-__all__ = ["PATTERNED", "ROWS", "Rules", "blind", "own", "plain", "rows", "stock", "think"]
+__all__ = ["PATTERNED", "ROWS", "Rules", "blind", "library", "own", "plain", "rows", "stock", "think"]
 
 QUESTION = "How many?"
 MORE = " Two are red."
@@ -93,8 +92,9 @@ def rows(subject: Subject, rules: Rules, *, rhythm: str = "-+++--+") -> Tape:
     return record(subject.dressed(topology), topology, voices, talk)
 
 
-def own(model: Model) -> Tape:
+def own(subject: Subject) -> Tape:
     """Rows of the topology with which a checkpoint was really trained."""
+    model = subject.model
     assert model.trained is not None, "only a trained model has a topology of its own"
     topology = model.trained.topology.to_topology()
 
@@ -108,7 +108,7 @@ def own(model: Model) -> Tape:
     return record(model, topology, dict.fromkeys(topology.output_names, Voice(ANSWER.text, "-++")), talk)
 
 
-def stock(model: Model, *, turns: bool = False, chunk: int = 512) -> Tape:
+def stock(subject: Subject, *, turns: bool = False) -> Tape:
     """Rows of stock weights: a thought and an output that begin with given words and never fall silent."""
     streams = {
         "user": StreamSpec(direction="input", feed="burst"),
@@ -118,14 +118,14 @@ def stock(model: Model, *, turns: bool = False, chunk: int = 512) -> Tape:
 
     def talk(scene: Scene) -> None:
         scene.write("user", QUESTION + MORE)
-        scene.rows(6)
-        scene.write("user", " Take your time.")
-        scene.rows(9)
+        scene.rows(5)
+        scene.write("user", " Think!")
+        scene.rows(8)
 
-    return record(model, Topology(streams=streams), _voices(turns), talk, chunk=chunk)
+    return record(subject.stock, Topology(streams=streams), _voices(turns), talk)
 
 
-def think(model: Model, *, turns: bool = False, has_window: bool = False) -> Tape:
+def think(subject: Subject, *, turns: bool = False, has_window: bool = False) -> Tape:
     """Views of a thinker and a writer."""
     streams = {
         "user": StreamSpec(direction="input"),
@@ -136,43 +136,58 @@ def think(model: Model, *, turns: bool = False, has_window: bool = False) -> Tap
 
     def talk(scene: Scene) -> None:
         scene.write("user", QUESTION)
-        scene.rows(7)
+        scene.rows(5)
         scene.write("user", MORE)
         scene.end()
         scene.rows(8)
 
     topology = Topology(streams=streams, decoding="views", patterns=patterns)
-    return record(model, topology, _voices(turns), talk)
+    return record(subject.stock, topology, _voices(turns), talk)
 
 
-def plain(model: Model, *, turns: bool = False, has_system: bool = False, chunk: int = 8) -> Tape:
+def plain(subject: Subject, *, turns: bool = False, has_system: bool = False, chunk: int = 12) -> Tape:
     """One writer behind the chat template, as any engine serves it."""
     streams = {"user": StreamSpec(direction="input"), "output": StreamSpec(direction="output", wait_k="end")}
 
     def talk(scene: Scene) -> None:
         scene.write("user", QUESTION + MORE)
         scene.end()
-        scene.rows(12)
+        scene.rows(10)
 
     topology = Topology(streams=streams, decoding="views", system=SYSTEM if has_system else None)
-    return record(model, topology, _voices(turns), talk, chunk=chunk)
+    return record(subject.stock, topology, _voices(turns), talk, chunk=chunk)
 
 
-def blind(model: Model, decoding: Decoding) -> Tape:
+def library(subject: Subject) -> Tape:
+    """Rows that begin with a user and a document which reads what the user has said, in chunks."""
+    reader = StreamSpec(direction="input", feed="burst")
+    output = StreamSpec(direction="output", prefix=" So", wait_k="end")
+
+    def talk(scene: Scene) -> None:
+        scene.write("user", QUESTION + MORE)
+        scene.write("document", SYSTEM[:60])
+        scene.end()
+        scene.rows(5)
+
+    topology = Topology(streams={"user": reader, "document": reader, "output": output})
+    return record(subject.stock, topology, _voices(False), talk, chunk=24)
+
+
+def blind(subject: Subject, *, in_views: bool) -> Tape:
     """A thought that only the user influences within the turn, beside a document and an output that reads all."""
     reader, speaker = StreamSpec(direction="input", feed="paced"), StreamSpec(direction="output")
     topology = Topology(
         streams={"user": reader, "document": reader, "thought": speaker, "output": speaker},
-        decoding=decoding,
+        decoding="views" if in_views else "rows",
         reads={"user": (), "thought": ("user",)},
     )
 
     def talk(scene: Scene) -> None:
         scene.write("user", QUESTION)
         scene.write("document", "a list")
-        scene.rows(9)
+        scene.rows(8)
 
-    return record(model, topology, _voices(False), talk)
+    return record(subject.stock, topology, _voices(False), talk)
 
 
 def _voices(turns: bool) -> Mapping[str, Voice]:

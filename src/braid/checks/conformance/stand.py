@@ -1,10 +1,10 @@
 """The test stand: a fresh backend for every check, and sessions that follow tapes on it.
 
-    with stand.serving() as backend:
-        first = Playback(backend, 0, tape)
-        play(backend, first, until=6)                     six lines, one a step
-        play(backend, first, Playback(backend, 1, other)) both to their ends, in common steps
-        farthest(first.heard, stand.alone(tape))
+with stand.serving() as backend:
+    first = Playback(backend, 0, tape)
+    play(backend, first, until=6)                     six lines, one a step
+    play(backend, first, Playback(backend, 1, other)) both to their ends, in common steps
+    farthest(first.heard, stand.alone(tape))
 """
 
 from __future__ import annotations

@@ -110,7 +110,11 @@ class Tape:
     def opening(self) -> int:
         """How many of the first lines fill spans and ask nothing."""
         return next(
-            (i for i, line in enumerate(self.lines) if not (isinstance(line, Item) and line.kind == "prefill")),
+            (
+                i
+                for i, line in enumerate(self.lines)
+                if not (isinstance(line, Item) and line.kind == "prefill")
+            ),
             len(self.lines),
         )
 
@@ -142,7 +146,9 @@ class Tape:
         """Another token that is no control token, the same for the same token always."""
         taken = self.model.codec.control_ids | set(self.model.codec.end_ids) | {self.model.silence_token_id}
         size = self.model.vocab_size
-        return next(t for step in range(1, size) if (t := (token * 31 + 7 + step) % size) not in {*taken, token})
+        return next(
+            t for step in range(1, size) if (t := (token * 31 + 7 + step) % size) not in {*taken, token}
+        )
 
 
 class Scene:
@@ -208,7 +214,9 @@ def record(
     scene = Scene(EngineCore(recorder, policy=policy), topology)
     recorder.transcript = scene.conversation.transcript
     act(scene)
-    asking = [entry for line in recorder.lines if isinstance(line, Item) for entry in line.entries if entry.ask]
+    asking = [
+        entry for line in recorder.lines if isinstance(line, Item) for entry in line.entries if entry.ask
+    ]
     return Tape(
         model,
         scene.conversation.topology,

@@ -47,4 +47,4 @@ def choose_show(session: Session, *, as_json: bool) -> Show:
         return LiveLanes(session, console)
     from braid.cli.show.plain import PlainText
 
-    return PlainText(session.transcript.lanes, sys.stdout, sys.stderr)
+    return PlainText(session.lanes, sys.stdout, sys.stderr)

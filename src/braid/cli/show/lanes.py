@@ -59,7 +59,7 @@ class LiveLanes:
         self._session = session
         self._console = console
         self._lock = threading.Lock()  # the picture is drawn by a thread of its own
-        table = session.transcript.lanes
+        table = session.lanes
         width = self._width - 2
         self._lanes = {lane.label: _Lane(lane, table.spec(lane.index), width) for lane in table.lanes}
         self._num_rows = 0

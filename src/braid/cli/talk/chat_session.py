@@ -8,6 +8,7 @@ from typing import Protocol, Self
 
 from braid.errors import BraidError
 from braid.streams.events import Event
+from braid.streams.lanes import LaneTable
 from braid.streams.transcript import Transcript
 
 __all__ = ["ChatSession"]
@@ -17,6 +18,11 @@ class ChatSession(Protocol):
     """A session, as far as a conversation uses it."""
 
     error: BraidError | None
+
+    @property
+    def lanes(self) -> LaneTable:
+        """The streams, each copy counted."""
+        ...
 
     @property
     def transcript(self) -> Transcript:

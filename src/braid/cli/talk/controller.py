@@ -88,7 +88,7 @@ class ChatController:
         """What was asked for, until it is done."""
         self._refusal: BraidError | None = None
         """What the session did not do; until the next Enter nothing goes by itself, lest it be refused for ever."""
-        is_text = self._session.transcript.topology.decoding == "views"
+        is_text = self._session.lanes.topology.decoding == "views"
         self._between_lines = "\n" if is_text else ""
         self.state = self._fresh()
 
@@ -342,7 +342,7 @@ class ChatController:
             self.tell(str(error), "error")
 
     def _fresh(self) -> TalkState:
-        return TalkState(self._session.transcript.lanes, self.main)
+        return TalkState(self._session.lanes, self.main)
 
     def _changed(self) -> None:
         news, self._news = self._news, anyio.Event()

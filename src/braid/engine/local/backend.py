@@ -360,9 +360,8 @@ def _draw(logits_NV: Tensor, asked: Sequence[_Asked]) -> list[_Drawn]:
         draws += one.ask.draws
         rows += range(one.row + one.num_rows - len(one.ask.draws), one.row + one.num_rows)
     whole = len(rows) == len(logits_NV)
-    tokens = iter(
-        sample(logits_NV if whole else logits_NV[torch.tensor(rows, device=logits_NV.device)], draws)
-    )
+    index = torch.tensor(rows, dtype=torch.long, device=logits_NV.device)
+    tokens = iter(sample(logits_NV if whole else logits_NV[index], draws))
     return [_Drawn(one, tuple(next(tokens) for _ in one.ask.draws)) for one in asked]
 
 

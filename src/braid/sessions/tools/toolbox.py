@@ -14,11 +14,12 @@ import math
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 from pydantic_core import to_jsonable_python
 
+from braid.engine.metrics import ToolStatus
 from braid.errors import InputError
 from braid.sessions.tools.calls import Call
 from braid.sessions.tools.tool import Failure, Tool, check_timeout
@@ -26,7 +27,6 @@ from braid.streams.strict import hint
 
 __all__ = ["ToolResult", "ToolStatus", "Toolbox"]
 
-ToolStatus = Literal["ok", "error", "timeout", "cancelled"]
 
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_MAX_RUNNING = 8

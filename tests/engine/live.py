@@ -1,0 +1,161 @@
+"""A live engine without a network to test on, which must leave nothing behind: no thread, no session, no page."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import anyio.lowlevel
+
+from braid.engine.admission import EngineLimits
+from braid.engine.backend import Item
+from braid.engine.journal import Journal
+from braid.engine.loop import EngineLoop
+from braid.engine.scheduler import SchedulerPolicy
+from braid.sessions.session import Engine, Session
+from braid.streams.events import Event, RowEvent
+from braid.streams.topology import StreamSpec, Topology
+from braid.testing import NullBackend, NullModel
+from tests.engine.harness import SILENCE, codec
+
+
+def spec(direction: str = "output", **settings: Any) -> StreamSpec:
+    return StreamSpec(direction=direction, **settings)  # pyright: ignore[reportArgumentType]
+
+
+def rows(streams: Mapping[str, StreamSpec] | None = None, **settings: Any) -> Topology:
+    """Native rows; by default a user and an output that never ends."""
+    return Topology(streams=streams or {"user": spec("input"), "output": spec()}, **settings)
+
+
+def views(**output: Any) -> Topology:
+    """Views of a stock model; the output never ends unless it is told to."""
+    return Topology(decoding="views", streams={"user": spec("input"), "output": spec(wait_k="end", **output)})
+
+
+class Gate:
+    """Holds every forward until it is opened, or lets so many through; the `fail` of a null backend."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._passes = threading.Semaphore(0)
+        self.at_gate = threading.Event()
+
+    def __call__(self, item: Item) -> None:
+        self.at_gate.set()
+        while not self._open.is_set() and not self._passes.acquire(timeout=0.005):
+            pass
+
+    def let(self, count: int) -> None:
+        """Let so many items through."""
+        self._passes.release(count)
+
+    def open(self) -> None:
+        self._open.set()
+
+    def shut(self) -> None:
+        self._open.clear()
+        self.at_gate.clear()
+
+    async def reached(self) -> None:
+        """Wait until a forward is under way."""
+        await eventually(self.at_gate.is_set)
+
+
+class House:
+    """An engine over a null backend.
+
+    Args:
+        limits, policy, journal: Of the engine.
+        silence: Whether the model has a silence class.
+        backend: Arguments of `NullBackend`.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: EngineLimits | None = None,
+        policy: SchedulerPolicy | None = None,
+        journal: Journal | None = None,
+        silence: bool = True,
+        **backend: Any,
+    ) -> None:
+        model = NullModel(codec(), silence_token_id=SILENCE if silence else None)
+        self.backend = NullBackend(model, **backend)
+        self.loop = EngineLoop(self.backend, limits=limits, policy=policy, journal=journal)
+        self.engine = Engine.over(self.loop)
+
+    def open(self, topology: Topology | None = None, **settings: Any) -> Session:
+        return self.engine.open(topology or rows(), **settings)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.engine.aclose(drain=False)
+            if error is None:
+                await self.is_empty()
+
+    async def is_empty(self) -> None:
+        """See to it that nothing is left."""
+        await eventually(lambda: not engine_threads())
+        self.backend.pool.check_integrity()
+        assert self.backend.pool.num_used == 0
+        assert not self.loop.core.conversations
+
+
+def engine_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("braid")]
+
+
+async def eventually(holds: Any, seconds: float = 10.0) -> None:
+    """Wait until something holds; it is asked often, on the event loop."""
+    with anyio.fail_after(seconds):
+        while not holds():
+            await anyio.sleep(0.002)
+
+
+async def say(session: Session, text: str = "hello", stream: str = "user") -> None:
+    """Write a whole input."""
+    await session.write(stream, text)
+    await session.end(stream)
+
+
+async def rows_reach(session: Session, count: int) -> None:
+    await eventually(lambda: session.rows >= count)
+
+
+async def is_still(session: Session) -> bool:
+    """Whether the session makes no rows for a while."""
+    before = session.rows
+    for _ in range(20):
+        await anyio.sleep(0.005)
+        if session.rows != before:
+            return False
+    return True
+
+
+async def heard(session: Session) -> list[Event]:
+    """All events until the session is closed."""
+    return [event async for event in session]
+
+
+async def take(events: AsyncIterator[Event], count: int) -> list[Event]:
+    return [await anext(events) for _ in range(count)]
+
+
+def row_times(events: list[Event]) -> list[int]:
+    return [event.t for event in events if isinstance(event, RowEvent)]
+
+
+def alive(kind: type) -> int:
+    """How many objects of a class are left."""
+    gc.collect()
+    return sum(isinstance(thing, kind) for thing in gc.get_objects())
