@@ -19,6 +19,7 @@ import gc
 import json
 import os
 import platform
+import statistics
 import sys
 import time
 from datetime import UTC, datetime
@@ -55,6 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))  # asked before OpenMP binds this thread to one of them
     use_fast_libraries(options.threads)
+    load = os.getloadavg()[0]  # before this process adds its own
     with os.fdopen(os.dup(1), "w") as reply:
         os.dup2(2, 1)  # whatever a library prints is no figure
         asked = json.loads(options.work.read_text(encoding="utf-8"))
@@ -63,7 +65,7 @@ def main() -> None:
             str(len(work["prompt_ids"])): {"digest": work["digest"], **measure(engine, work, options.rounds)}
             for work in asked["works"]
         }
-        result = {"model": asked["model"], "machine": describe(options, cores), "runs": runs}
+        result = {"model": asked["model"], "machine": describe(options, cores, load), "runs": runs}
         reply.write(json.dumps(result) + "\n")
 
 
@@ -117,17 +119,23 @@ def measure(engine: Any, work: dict[str, Any], rounds: int) -> dict[str, Any]:
     """Warm up, then measure some rounds, each with an empty prefix cache.
 
     Returns:
-        `figures` of the fastest round, and the tokens a second of all rounds, in all and in decode.
+        `figures` of the fastest round; of each round the tokens a second, in all and in decode, and the shortest and
+        the median step of the decode in milliseconds: far apart, they say that the machine was not idle.
     """
     Run(engine, {**work, "output_tokens": WARM_UP_TOKENS}).finish()
     found: list[dict[str, Any]] = []
+    steps: list[dict[str, float]] = []
     for _ in range(rounds):
         assert engine.reset_prefix_cache(), "something is still running"
         run = Run(engine, work)
         run.finish()
         found.append(run.figures())
+        steps.append(run.decode_step_ms())
     return {
-        "rounds": {name: [each[name] for each in found] for name in ("tokens_per_s", "decode_tokens_per_s")},
+        "rounds": {
+            **{name: [each[name] for each in found] for name in ("tokens_per_s", "decode_tokens_per_s")},
+            "decode_step_ms": steps,
+        },
         "figures": min(found, key=lambda each: each["total_s"]),
     }
 
@@ -148,6 +156,7 @@ class Run:
         self._output_ids: list[list[int]] = [[] for _ in self._prompts]
         self._cached = [0] * len(self._prompts)
         self._prefill_s = self._total_s = 0.0
+        self._decode_steps: list[float] = []
         self._tokens_of_prefill = 0
         self._peak_blocks = 0
 
@@ -166,8 +175,10 @@ class Run:
             self._engine.add_request(str(index), TokensPrompt(prompt_token_ids=ids), settings)
         while self._engine.has_unfinished_requests():
             self._step()
-            self._total_s = time.perf_counter() - began
-            if not self._prefill_s and all(self._output_ids):
+            before, self._total_s = self._total_s, time.perf_counter() - began
+            if self._prefill_s:
+                self._decode_steps.append(self._total_s - before)
+            elif all(self._output_ids):
                 self._prefill_s = self._total_s
                 self._tokens_of_prefill = sum(map(len, self._output_ids))
         gc.enable()
@@ -181,6 +192,11 @@ class Run:
         # One block is a placeholder that is never handed out. A step that ends a request has freed its blocks by now,
         # but all end together here, and the step before had as many, or one a session less.
         self._peak_blocks = max(self._peak_blocks, pool.num_gpu_blocks - 1 - pool.get_num_free_blocks())
+
+    def decode_step_ms(self) -> dict[str, float]:
+        """The shortest and the median step after the prefill."""
+        steps = self._decode_steps
+        return {"min": round(min(steps) * 1e3, 1), "median": round(statistics.median(steps) * 1e3, 1)}
 
     def figures(self) -> dict[str, Any]:
         """What `SessionFigures` in `braid.bench.contenders` holds."""
@@ -201,7 +217,7 @@ class Run:
         }
 
 
-def describe(options: argparse.Namespace, cores: int) -> dict[str, Any]:
+def describe(options: argparse.Namespace, cores: int, load: float) -> dict[str, Any]:
     """Processor, versions, and what vLLM was told."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -210,7 +226,7 @@ def describe(options: argparse.Namespace, cores: int) -> dict[str, Any]:
         "cpu": next(names, platform.machine()),
         "cores": cores,
         "threads": options.threads,
-        "load": round(os.getloadavg()[0], 2),
+        "load": round(load, 2),
         "system": platform.system(),
         "python": platform.python_version(),
         "torch": version("torch"),

@@ -245,5 +245,8 @@ def test_the_committed_figures_of_vllm_are_of_today_s_work(smollm2: Model) -> No
         figures = found.of(work)
         assert figures is not None, "the work has changed: measure vLLM again"
         assert [len(ids) for ids in figures.output_ids] == [work.output_tokens] * sessions
+    for run in json.loads(path.read_text())["runs"].values():
+        for step in run["rounds"]["decode_step_ms"]:
+            assert step["median"] < 1.5 * step["min"], "the machine was not idle: measure vLLM again"
     assert found.machine.keys() >= {"cpu", "cores", "threads", "torch", "vllm", "date"}
     assert committed_vllm("no-such-model") is None

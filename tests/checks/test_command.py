@@ -9,6 +9,8 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+from braid.checks.conformance import CONFORMANCE
+from braid.checks.run import INVARIANTS
 from braid.cli import app
 from braid.streams.lanes import LaneTable
 from tests.model.folders import save_tiny
@@ -34,7 +36,7 @@ def test_a_right_model_exits_with_0_and_ends_with_json(folder: Path) -> None:
     assert result.exit_code == 0, result.output
     lines = result.stdout.strip().splitlines()
     assert json.loads(lines[-1])["ok"] is True
-    assert sum("✓" in line for line in lines) == 6
+    assert sum("✓" in line for line in lines) == len(INVARIANTS)
 
 
 def test_with_json_standard_output_is_one_line(folder: Path) -> None:
@@ -43,6 +45,16 @@ def test_with_json_standard_output_is_one_line(folder: Path) -> None:
     data = json.loads(line)
     assert data["ok"] is True
     assert data["max_abs_diff"] < 1e-3
+    assert data["greedy_equal"] is True
+
+
+def test_the_backend_is_checked_when_that_is_asked_for(folder: Path) -> None:
+    result = check(folder, "--backend")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.strip().splitlines()
+    data = json.loads(lines[-1])
+    assert set(CONFORMANCE) <= data.keys()
+    assert sum("✓" in line for line in lines) == len(INVARIANTS) + len(CONFORMANCE)
     assert data["greedy_equal"] is True
 
 

@@ -93,6 +93,7 @@ class House:
         return self.engine.open(topology or rows(), **settings)
 
     async def __aenter__(self) -> Self:
+        self._tasks = {task.id for task in anyio.get_running_tasks()}
         return self
 
     async def __aexit__(
@@ -104,7 +105,8 @@ class House:
                 await self.is_empty()
 
     async def is_empty(self) -> None:
-        """See to it that nothing is left."""
+        """See to it that nothing is left: no thread, no task, no page, no session."""
+        await eventually(lambda: {task.id for task in anyio.get_running_tasks()} <= self._tasks)
         await eventually(lambda: not engine_threads())
         self.backend.pool.check_integrity()
         assert self.backend.pool.num_used == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -177,7 +178,7 @@ def told(conversation: Conversation) -> tuple[list[Entry], list[Entry]]:
     """A transcript in which it does not matter when, before its rows, and in how many pieces a preamble was computed.
 
     Returns:
-        Everything else, and the preambles, each as one event.
+        Everything else, and the preambles that rows have read, each as one event.
     """
     others: list[Entry] = []
     preambles: list[Entry] = []
@@ -187,7 +188,8 @@ def told(conversation: Conversation) -> tuple[list[Entry], list[Entry]]:
             continue
         last = preambles[-1] if preambles else None
         if isinstance(last, LifeEvent) and last.t == entry.t:
-            entry = last._replace(tokens=(*last.tokens, *entry.tokens), text=entry.text)
-            preambles.pop()
-        preambles.append(entry)
-    return others, preambles
+            tokens = (*last.tokens, *entry.tokens)
+            preambles[-1] = replace(last, tokens=tokens, text=entry.text)
+        else:
+            preambles.append(entry)
+    return others, [entry for entry in preambles if entry.t < conversation.t]

@@ -1,4 +1,4 @@
-"""`braid check`: all invariants on one model."""
+"""`braid check`: all invariants on one model, and the conformance suite on the backend that serves it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from braid.checks.conformance import MakeBackend, run_conformance
 from braid.checks.equality import plain_equals_generate, rows_equal_oracle, views_equal_oracle
 from braid.checks.finding import CheckReport, Finding
 from braid.checks.isolation import non_interference, pool_integrity, silence_keeps_no_kv
@@ -29,6 +30,7 @@ INVARIANTS: dict[str, Callable[[Subject], Finding]] = {
 def check_model(
     model: Model,
     *,
+    backend: MakeBackend | None = None,
     on_start: Callable[[str], None] | None = None,
     on_finding: Callable[[Finding], None] | None = None,
 ) -> CheckReport:
@@ -36,6 +38,7 @@ def check_model(
 
     Args:
         model: From `braid.load`, in the number format and on the device on which it will serve.
+        backend: Also run the conformance suite on backends of this kind, with the model's weights.
         on_start: Called with an invariant's name before it is run.
         on_finding: Called with what was found.
 
@@ -56,4 +59,6 @@ def check_model(
         findings.append(finding)
         if on_finding is not None:
             on_finding(finding)
+    if backend is not None:
+        findings += run_conformance(backend, model, on_start=on_start, on_finding=on_finding)
     return CheckReport(model.name, str(model.dtype).removeprefix("torch."), tuple(findings))

@@ -20,7 +20,7 @@ _EXAMPLES = """[bold]Examples[/]
 
 braid check smollm2-135m
 
-braid check ./my-model --json | tail -n 1"""
+braid check ./my-model --backend --json | tail -n 1"""
 
 
 @app.command(epilog=_EXAMPLES)
@@ -31,21 +31,32 @@ def check(
     dtype: DtypeOption = "auto",
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
+    backend: Annotated[
+        bool,
+        typer.Option(
+            "--backend", help="Also run the conformance suite of backends, with this model's weights."
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Run the invariants on a model, and say which of them hold.
 
     Rows and views are compared with a dense recomputation, greedy answers with `transformers`; silence must cost no
-    cache, forbidden streams must change no bit, pages must not get lost. Exit code 1 when something does not hold.
+    cache, forbidden streams must change no bit, pages must not get lost. With --backend also what is the code's and not
+    the model's: batches, forks, eviction, shared prefixes, drafts, sampling, full caches. Exit code 1 when something
+    does not hold.
     """
     import json as encoder
 
     from braid.checks.run import check_model
     from braid.checks.show import CheckShow
+    from braid.engine.local import LocalBackend
 
     loaded = load_model(model, dtype=dtype, device=device, threads=threads)
     show = CheckShow(to_stderr=json)
-    report = check_model(loaded, on_start=show.start, on_finding=show.finding)
+    report = check_model(
+        loaded, backend=LocalBackend if backend else None, on_start=show.start, on_finding=show.finding
+    )
     show.finish(report)
     typer.echo(encoder.dumps(report.to_dict()))
     if not report.ok:

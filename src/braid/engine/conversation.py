@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
+from itertools import islice
 
 from braid.engine.backend import (
     PREAMBLE,
@@ -134,7 +135,10 @@ class Conversation:
         self._said_at: float | None = None
         self._in_turn = False
         self._was_quiescent = False
-        self._path: list[Cell] | None = None if self.stage.in_views or self.stage.keeps_silence else []
+        can_share = (
+            backend.capabilities().prefixes and not self.stage.in_views and not self.stage.keeps_silence
+        )
+        self._path: list[Cell] | None = [] if can_share else None
         """Of a native session, all that was read so far, while that is nothing but bursts of input."""
         self._to_keep: list[Cell] | None = None
         """What other sessions may share once it is computed."""
@@ -659,8 +663,8 @@ class Conversation:
         t = self.record.t
         cells: list[Cell] = []
         for label, count in rows.burst:
-            lane = self.stage.input(label)
-            cells += [Cell(t + len(cells) + i, label, lane.queue[i].token) for i in range(count)]
+            coming = islice(self.stage.input(label).queue, count)  # a deque is slow to index
+            cells += [Cell(step, label, waiting.token) for step, waiting in enumerate(coming, t + len(cells))]
         return cells
 
     def _lengthen_path(self, rows: RowPlan | None) -> None:
@@ -778,9 +782,14 @@ class Conversation:
             )
 
     def _retire_unread(self) -> None:
-        """In views, an inner output whose readers have all finished thinks for nobody."""
+        """In views, an inner output whose readers have all finished thinks for nobody; but tools read their calls."""
+        calls = dict(self.topology.resolved_tool_flows)
         for lane in self.stage.outputs:
-            if lane.phase == "speaking" and is_unread(lane, self.table, self.stage.outputs):
+            if (
+                lane.phase == "speaking"
+                and lane.lane.stream not in calls
+                and is_unread(lane, self.table, self.stage.outputs)
+            ):
                 self._sleep(lane, "nobody is left to read it")
 
     def _settle(self) -> None:

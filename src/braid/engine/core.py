@@ -130,7 +130,7 @@ class EngineCore:
                 self.backend, topology, number=number, apply=self._apply, predicates=predicates, **settings
             )
             if self.journal is not None:
-                self.journal.opened(self.num_steps, number, topology, settings)
+                self.journal.opened(self.num_steps, number, topology, settings, during=self._is_computing)
             return self._enter(conversation)
 
     def fork(self, conversation: Conversation) -> Conversation:
@@ -168,7 +168,9 @@ class EngineCore:
             timed = {"now": now} if verb in ("write", "end", "flush") else {}
             value = getattr(conversation, verb)(*arguments, **timed)
             if self.journal is not None:
-                self.journal.did(self.num_steps, conversation.number, verb, arguments, now)
+                self.journal.did(
+                    self.num_steps, conversation.number, verb, arguments, now, during=self._is_computing
+                )
             if conversation.is_closed:
                 self._forget(conversation)
             return value
@@ -284,8 +286,8 @@ class EngineCore:
                 else:
                     report.failures.append((conversation, error))
                 continue
-            except BraidError as error:
-                report.failures.append((conversation, error))
+            except Exception as error:  # noqa: BLE001 (a predicate may be asked here, too)
+                report.failures.append((conversation, as_braid_error(error)))
                 continue
             if made is None:
                 continue
@@ -332,9 +334,7 @@ class EngineCore:
             return True
         taken = {other.number for other, _ in batch} | {conversation.number}
         others = [
-            other
-            for other in self.conversations.values()
-            if other.number not in taken and other.kv_tokens
+            other for other in self.conversations.values() if other.number not in taken and other.kv_tokens
         ]
         resting = [other for other in others if other.number not in demanding]
         # Whoever opened first always gets on, so that two sessions cannot push each other out for ever.

@@ -5,9 +5,10 @@
     {"event": "step", "step": 0, "now": 0.2, "sessions": [0, 1], "batch": [[0, "prefill", 3]]}
     {"event": "fail", "step": 1, "session": 1, "code": "cache.full", "message": …}
 
-An entry takes effect before the step of its number. Scheduling depends on nothing but what stands here: time enters
-through `now`, and who was asked through `sessions`. Predicates are functions and cannot be written down; `replay` is
-given them again.
+An entry takes effect before the step of its number; one with `"during": true` came during the forward of the step that
+stands before it, after its rows were made and before its answers were known. Scheduling depends on nothing but what
+stands here: time enters through `now`, and who was asked through `sessions`. Predicates are functions and cannot be
+written down; `replay` is given them again.
 """
 
 from __future__ import annotations
@@ -50,19 +51,49 @@ class Journal:
             except OSError as error:
                 raise TranscriptError(f"cannot write the journal {path}: {error.strerror}") from error
 
-    def opened(self, step: int, session: int, topology: Topology, settings: Mapping[str, Any]) -> None:
-        """A session was opened."""
+    def opened(
+        self,
+        step: int,
+        session: int,
+        topology: Topology,
+        settings: Mapping[str, Any],
+        *,
+        during: bool = False,
+    ) -> None:
+        """A session was opened, between two steps or during the last one's forward."""
         self._add(
-            event="open", step=step, session=session, topology=topology.to_dict(), settings=dict(settings)
+            event="open",
+            step=step,
+            session=session,
+            topology=topology.to_dict(),
+            settings=dict(settings),
+            **_during(during),
         )
 
     def forked(self, step: int, session: int, twin: int) -> None:
         """A session was forked."""
         self._add(event="fork", step=step, session=session, twin=twin)
 
-    def did(self, step: int, session: int, verb: str, arguments: Sequence[Any], now: float) -> None:
-        """A verb was applied."""
-        self._add(event="verb", step=step, session=session, verb=verb, arguments=list(arguments), now=now)
+    def did(
+        self,
+        step: int,
+        session: int,
+        verb: str,
+        arguments: Sequence[Any],
+        now: float,
+        *,
+        during: bool = False,
+    ) -> None:
+        """A verb was applied, between two steps or during the last one's forward."""
+        self._add(
+            event="verb",
+            step=step,
+            session=session,
+            verb=verb,
+            arguments=list(arguments),
+            now=now,
+            **_during(during),
+        )
 
     def failed(self, step: int, session: int, error: BraidError) -> None:
         """A session was closed because of an error."""
@@ -84,6 +115,10 @@ class Journal:
             self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
         else:
             self.entries.append(entry)
+
+
+def _during(is_during: bool) -> Entry:
+    return {"during": True} if is_during else {}
 
 
 def load_journal(path: str | Path) -> list[Entry]:
@@ -130,42 +165,84 @@ def replay(
     Raises:
         TranscriptCorruptError: An entry is damaged, or a step's batch came out otherwise than the journal says.
     """
-    found: dict[int, Conversation] = {}
-    for number, entry in enumerate(entries, 1):
+    replaying = _Replay(core, predicates or {})
+    number = 0
+    try:
+        for number, entry in enumerate(entries, 1):  # noqa: B007 (the message needs it)
+            replaying.take(entry)
+        replaying.finish()
+    except (KeyError, TypeError) as error:
+        raise TranscriptCorruptError(
+            f"entry {number} of the journal, or the step before it, cannot be understood ({error!r})"
+        ) from error
+    return replaying.found
+
+
+class _Replay:
+    """Does again what one entry after another says.
+
+    A step is made when it is known what happened during its forward.
+    """
+
+    def __init__(self, core: EngineCore, predicates: Mapping[int, Mapping[str, Predicate]]) -> None:
+        self.found: dict[int, Conversation] = {}
+        self._core = core
+        self._predicates = predicates
+        self._step: Entry | None = None
+        self._during: list[Entry] = []
+
+    def take(self, entry: Entry) -> None:
+        """The next entry."""
+        if entry.get("during"):
+            self._during.append(entry)
+            return
+        self.finish()
+        if entry["event"] == "step":
+            self._step = entry
+        else:
+            self._do(entry)
+
+    def finish(self) -> None:
+        """Make the step that was taken last."""
+        entry, self._step = self._step, None
+        if entry is None:
+            return
+        core, made = self._core, list[list[Any]]()
+        conversations = [self.found[number] for number in entry["sessions"]]
+        journal, core.journal = core.journal, _Catcher(made)
         try:
-            _do(core, entry, found, predicates or {})
-        except (KeyError, TypeError) as error:
+            core.step(conversations, now=entry["now"], publish=self._do_meanwhile)
+        finally:
+            core.journal = journal
+        if made != entry["batch"]:
             raise TranscriptCorruptError(
-                f"entry {number} of the journal cannot be understood ({error!r}): {entry}"
-            ) from error
-    return found
+                f"step {entry['step']} was {entry['batch']} and is now {made}; the model, the cache's size or the "
+                "scheduler's policy differ from those of the journal"
+            )
 
+    def _do_meanwhile(self, _news: Sequence[Conversation]) -> None:
+        during, self._during = self._during, []
+        for entry in during:
+            self._do(entry)
 
-def _do(
-    core: EngineCore,
-    entry: Entry,
-    found: dict[int, Conversation],
-    predicates: Mapping[int, Mapping[str, Predicate]],
-) -> None:
-    match entry["event"]:
-        case "open":
-            number = entry["session"]
-            topology = Topology.from_dict(entry["topology"])
-            found[number] = core.open(topology, predicates=predicates.get(number), **entry["settings"])
-        case "fork":
-            found[entry["twin"]] = core.fork(found[entry["session"]])
-        case "verb":
-            conversation = found[entry["session"]]
-            if entry["verb"] == "evict":
-                core.evict(conversation)
-            else:
-                core.do(conversation, entry["verb"], *entry["arguments"], now=entry["now"])
-        case "step":
-            _step(core, entry, [found[number] for number in entry["sessions"]])
-        case "fail":
-            core.fail(found[entry["session"]], _error(entry["code"], entry["message"]))
-        case other:
-            raise TranscriptCorruptError(f"the journal has an unknown event {other!r}")
+    def _do(self, entry: Entry) -> None:
+        core, found = self._core, self.found
+        match entry["event"]:
+            case "open":
+                number = entry["session"]
+                topology = Topology.from_dict(entry["topology"])
+                given = self._predicates.get(number)
+                found[number] = core.open(topology, predicates=given, **entry["settings"])
+            case "fork":
+                found[entry["twin"]] = core.fork(found[entry["session"]])
+            case "verb" if entry["verb"] == "evict":
+                core.evict(found[entry["session"]])
+            case "verb":
+                core.do(found[entry["session"]], entry["verb"], *entry["arguments"], now=entry["now"])
+            case "fail":
+                core.fail(found[entry["session"]], _error(entry["code"], entry["message"]))
+            case other:
+                raise TranscriptCorruptError(f"the journal has an unknown event {other!r}")
 
 
 def _error(code: str, message: str) -> BraidError:
@@ -176,20 +253,6 @@ def _error(code: str, message: str) -> BraidError:
             return kind(message)
         kinds += kind.__subclasses__()
     raise TranscriptCorruptError(f"the journal has an unknown error code {code!r}")
-
-
-def _step(core: EngineCore, entry: Entry, conversations: Sequence[Conversation]) -> None:
-    made: list[list[Any]] = []
-    journal, core.journal = core.journal, _Catcher(made)
-    try:
-        core.step(conversations, now=entry["now"])
-    finally:
-        core.journal = journal
-    if made != entry["batch"]:
-        raise TranscriptCorruptError(
-            f"step {entry['step']} was {entry['batch']} and is now {made}; the model, the cache's size or the "
-            "scheduler's policy differ from those of the journal"
-        )
 
 
 class _Catcher(Journal):

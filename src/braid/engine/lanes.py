@@ -6,6 +6,7 @@ import math
 from collections import Counter, deque
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from braid.engine.stops import StopMatcher
@@ -54,6 +55,8 @@ class InputLane:
     queue: deque[Waiting] = field(default_factory=deque[Waiting])
     text: str = ""
     """All that was written in this turn."""
+    read_text: str = ""
+    """All of it that has entered rows."""
     has_ended: bool = False
     is_closed: bool = False
     held_over: str = ""
@@ -86,6 +89,7 @@ class InputLane:
         self.num_read += 1
         self.num_kept += 1
         waiting = self.queue.popleft()
+        self.read_text += waiting.text
         self.last_token = waiting.token
         return waiting
 
@@ -97,7 +101,7 @@ class InputLane:
             now, t: The moment and the next row.
         """
         self.text, self.held_over = self.held_over, ""
-        self.num_read, self.has_ended = 0, False
+        self.read_text, self.num_read, self.has_ended = "", 0, False
         self.tokenizer = IncrementalTokenizer(self.codec, before)
         self.add(self.tokenizer.write(self.text), now, t)
 
@@ -113,6 +117,10 @@ class InputLane:
         self.held_over = self.tokenizer.held
         self.text = self.text.removesuffix(self.held_over)
         self.has_ended = True
+
+    def text_with(self, entering: int) -> str:
+        """What it says once so many more tokens have entered a row."""
+        return self.read_text + "".join(waiting.text for waiting in islice(self.queue, entering))
 
     def ends_with(self, entering: int) -> bool:
         """Whether, once so many more tokens have entered a row, it has nothing more to say in this turn."""

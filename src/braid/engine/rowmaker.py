@@ -113,13 +113,13 @@ class RowMaker:
                     speaking.append(lane)
                 elif lane.phase == "silent":
                     silent.append(lane)
-        for lane, why in coming.starters:
-            self._wake(lane, why)
         entries: list[Entry] = []
         read: list[Waiting] = []
         row: dict[str, Cell] = {}
         if rows is not None:
             self._enter_inputs(rows, entries, row, read)
+        for lane, why in coming.starters:  # with the last row, into however many pieces a burst was cut
+            self._wake(lane, why)
         finished: list[tuple[OutputLane, str]] = []
         for lane in speaking:
             entry, cell, finish = self._say(lane)

@@ -88,7 +88,7 @@ def why_start(
         anything = any(other.num_read + entering(other.label) for other in inputs)
         return "forced" if anything else None
     trigger = lane.spec.trigger
-    if isinstance(trigger, Trigger) and not _is_triggered(trigger, outputs, inputs, predicates):
+    if isinstance(trigger, Trigger) and not _is_triggered(trigger, outputs, inputs, entering, predicates):
         return None
     why = f"{trigger.on} triggered it" if isinstance(trigger, Trigger) else ""
     read = [other for other in inputs if table.reads(lane.lane.index, other.lane.index)]
@@ -122,10 +122,14 @@ def _is_triggered(
     trigger: Trigger,
     outputs: Sequence[OutputLane],
     inputs: Sequence[InputLane],
+    entering: Callable[[str], int],
     predicates: Mapping[str, Predicate],
 ) -> bool:
     texts = [lane.turn_text for lane in outputs if lane.lane.stream == trigger.on and lane.has_answered]
-    texts += [lane.text for lane in inputs if lane.lane.stream == trigger.on and lane.num_read]
+    for lane in inputs:
+        count = entering(lane.label)
+        if lane.lane.stream == trigger.on and lane.num_read + count:
+            texts.append(lane.text_with(count))
     if trigger.pattern is not None:
         texts = [text for text in texts if re.search(trigger.pattern, text)]
     if trigger.predicate is not None:

@@ -23,8 +23,7 @@ def rows_equal_dense(stand: Stand) -> Finding:
     if not stand.can.rows:
         return skipped(name, "the backend has no native rows")
     oracle = stand.oracle
-    rules = [*scenes.ROWS, *([scenes.PATTERNED] if stand.can.patterns else [])]
-    tapes = [oracle.tape(scenes.rows, each) for each in rules]
+    tapes = [oracle.tape(scenes.rows, rules, has_patterns=stand.can.patterns) for rules in scenes.ROWS]
     if oracle.subject.model.trained is not None:
         tapes.append(oracle.tape(scenes.own))
     return _against_oracle(name, stand, tapes)
@@ -54,9 +53,10 @@ def batched_equals_alone(stand: Stand) -> Finding:
     name = "batched_equals_alone"
     if not stand.can.rows:
         return skipped(name, "the backend has no native rows; see mixed_equals_alone")
-    rules = scenes.ROWS[0]
-    tapes = [stand.oracle.tape(scenes.rows, rules)]
-    tapes += [stand.oracle.tape(scenes.rows, rules, rhythm=rhythm) for rhythm in ("+", "+-")]
+    oracle, rules, has_patterns = stand.oracle, scenes.ROWS[0], stand.can.patterns
+    now_and_then = oracle.tape(scenes.rows, rules, has_patterns=has_patterns)
+    always = oracle.tape(scenes.rows, rules, has_patterns=has_patterns, rhythm="+")
+    tapes = [now_and_then, always, now_and_then]
     return _staggered(name, stand, tapes)
 
 

@@ -21,7 +21,7 @@ from braid.streams.patterns import Pattern, Striped, Window
 from braid.streams.stream_spec import Feed
 from braid.streams.topology import SameRow, SilenceRule, StreamSpec, Topology
 
-__all__ = ["PATTERNED", "ROWS", "Rules", "blind", "library", "own", "plain", "rows", "stock", "think"]
+__all__ = ["ROWS", "Rules", "blind", "library", "own", "plain", "rows", "stock", "think"]
 
 QUESTION = "How many?"
 MORE = " Two are red."
@@ -40,11 +40,6 @@ ANSWER = Voice(
 )
 """`then` is what they say where a session goes another way after its first words."""
 
-_PATTERNS: Mapping[str, Mapping[str, Pattern]] = {
-    "output": {"thought": Striped(3, 1)},
-    "thought": {"output": Window(4), "document": Window(3)},
-}
-
 
 class Rules(NamedTuple):
     """Under which native rows are made."""
@@ -55,17 +50,21 @@ class Rules(NamedTuple):
     patterns: Mapping[str, Mapping[str, Pattern]] = {}
 
 
-ROWS = (Rules(), Rules("none", feed="burst"), Rules("none", "kept", feed=None))
-"""Both same-row rules, both silence rules, both feeds."""
-PATTERNED = Rules(patterns=_PATTERNS)
+ROWS = (
+    Rules(patterns={"output": {"thought": Striped(3, 1)}, "thought": {"output": Window(4)}}),
+    Rules("none", feed="burst"),
+    Rules("none", "kept", None, {"thought": {"output": Striped(2, 0), "document": Window(3)}}),
+)
+"""Both same-row rules, both silence rules, both feeds; windows and stripes."""
 
 
-def rows(subject: Subject, rules: Rules, *, rhythm: str = "-+++--+") -> Tape:
+def rows(subject: Subject, rules: Rules, *, has_patterns: bool = True, rhythm: str = "-+++--+") -> Tape:
     """Two inputs are read while a thought speaks now and then, and an output when words are put into its mouth.
 
     Args:
         subject: The network, on which the streams are put.
         rules: Of the rows.
+        has_patterns: Whether the rules' patterns count.
         rhythm: When the thought speaks.
     """
     reader, speaker = StreamSpec(direction="input", feed=rules.feed), StreamSpec(direction="output")
@@ -73,22 +72,22 @@ def rows(subject: Subject, rules: Rules, *, rhythm: str = "-+++--+") -> Tape:
         streams={"user": reader, "document": reader, "thought": speaker, "output": speaker},
         same_row=rules.same_row,
         silence=rules.silence,
-        patterns=rules.patterns,
+        patterns=rules.patterns if has_patterns else {},
     )
 
     def talk(scene: Scene) -> None:
         scene.write("user", QUESTION)
         scene.write("document", "a list")
-        scene.rows(6)
+        scene.rows(5)
         scene.force("output", " Well")
         scene.rows(4)
         scene.close("document")
-        scene.rows(3)
+        scene.rows(2)
         scene.write("user", MORE)
         scene.end()
-        scene.rows(5)
+        scene.rows(3)
 
-    voices = {"thought": Voice(THOUGHT.text, rhythm), "output": Voice(ANSWER.text, "-----+++-")}
+    voices = {"thought": Voice(THOUGHT.text, rhythm), "output": Voice(ANSWER.text, "----+++-")}
     return record(subject.dressed(topology), topology, voices, talk)
 
 

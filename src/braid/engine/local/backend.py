@@ -12,6 +12,7 @@ stream embeddings, the topology's reads, patterns, same-row and silence rules, a
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -85,6 +86,8 @@ class LocalBackend:
         self.prefixes = PrefixTree(self.cache.pool, max_pages=max_pages) if max_pages else None
         self.num_computed = 0
         """New tokens of all forwards so far, probes included."""
+        self.network_s = 0.0
+        """Seconds in the network so far; all else of a step is planning, drawing and books."""
         self._reserved_pages = 0
 
     # ---- who there is
@@ -283,7 +286,9 @@ class LocalBackend:
             return []
         feeds = [feed for _, work in pairs for feed in work.feeds]
         plan = self._plan(feeds, [sight for _, work in pairs for sight in work.sights])
+        began = time.perf_counter()
         logits_NV = self._forward(plan, feeds)
+        self.network_s += time.perf_counter() - began
         self.num_computed += sum(len(feed.token_ids) for feed in feeds)
         asked: list[_Asked] = []
         row = 0
