@@ -19,9 +19,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ import anyio.to_thread
 
 from braid.engine.admission import EngineLimits
 from braid.engine.backend import Draw, Item
+from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.journal import Journal, replay
 from braid.engine.loop import EngineLoop
@@ -68,9 +69,9 @@ HARMLESS = (
 
 POLICY = SchedulerPolicy(step_tokens=96, chunk_tokens=48, min_chunk_tokens=8)
 LIMITS = EngineLimits(
-    max_sessions=12, max_waiting=4, admission_timeout_s=0.5, max_queued=200, max_events=48, evict_idle_after_s=0.05
+    max_sessions=20, max_waiting=6, admission_timeout_s=0.3, max_queued=200, max_events=48, evict_idle_after_s=0.02
 )
-NUM_CLIENTS = 14
+NUM_CLIENTS = 30
 
 _user = spec("input", priority="high")
 _patient = spec("input", max_latency_ms=20.0)
@@ -188,7 +189,7 @@ def toolbox() -> Toolbox:
 def null_backend(seed: int, failures: float) -> NullBackend:
     voices = Voices(seed, failures)
     model = NullModel(codec(), silence_token_id=SILENCE)
-    return NullBackend(model, speak=voices.speak, fail=voices.fail, kv_tokens=2400, page_size=8)
+    return NullBackend(model, speak=voices.speak, fail=voices.fail, kv_tokens=1500, page_size=8)
 
 
 @dataclass
@@ -251,7 +252,7 @@ class Soak:
         failures: How often a forward fails, of all items.
     """
 
-    def __init__(self, seconds: float, seed: int, journal: Path, failures: float = 0.0005) -> None:
+    def __init__(self, seconds: float, seed: int, journal: Path, failures: float = 0.002) -> None:
         self.seconds = seconds
         self.seed = seed
         self.failures = failures
@@ -295,12 +296,15 @@ class Soak:
 
     async def _watch(self) -> None:
         """Look at the books between steps, and at the memory."""
-        step_s = max(0.1, self.seconds / 120)
+        step_s = max(0.2, self.seconds / 120)
+        gc.collect()
+        gc.freeze()  # what was imported is no garbage, and takes long to look through
         while time.monotonic() < self._until:
             await anyio.sleep(step_s)
             await self.loop._between(lambda: check_books(self.loop.core))
             gc.collect()
             self.report.memory.append(resident())
+        gc.unfreeze()
         self.loop.core.journal._file.flush()  # type: ignore[union-attr]
 
     # ---- clients
@@ -324,15 +328,19 @@ class Soak:
             if luck.random() < 0.2:
                 session.max_rows = luck.randrange(20, 200)
             with anyio.move_on_after(luck.choice([0.2, 5, 5, 5])) as scope:
-                await self._life(session, luck, forked_at=0)
+                await self._life(session, luck, is_twin=False)
             self._count("cancelled" if scope.cancelled_caught else "ended")
+            if session._handle is None:  # there was no seat
+                await anyio.sleep(0.02)
 
-    async def _life(self, session: Session, luck: random.Random, forked_at: int) -> None:
+    async def _life(self, session: Session, luck: random.Random, *, is_twin: bool) -> None:
         """All of a session's life, heard by a listener and checked at its end."""
         heard = Heard(luck.choice(["all", "all", "slowly", "some", "nothing"]))
         try:
             async with session, anyio.create_task_group() as tasks:
-                tasks.start_soon(heard.listen, session, luck.random())
+                events = None if heard.how == "nothing" else aiter(session)  # it listens from now on
+                tasks.start_soon(heard.listen, events, luck.random())
+                del events
                 await self._act(session, luck, tasks)
                 if luck.random() < 0.7:
                     await session.close()
@@ -344,7 +352,7 @@ class Soak:
         finally:
             if session._handle is not None:
                 await session.close()
-                self._check(session, heard, forked_at)
+                self._check(session, heard, is_twin=is_twin)
 
     async def _act(self, session: Session, luck: random.Random, tasks: Any) -> None:
         inputs = [name for name in session.topology.input_names if name != "tool_result"]
@@ -362,9 +370,9 @@ class Soak:
                     case "end":
                         await session.end(luck.choice([None, *inputs]))
                     case "sleep":
-                        await anyio.sleep(luck.choice([0.001, 0.01, 0.08]))
+                        await anyio.sleep(luck.choice([0.001, 0.005, 0.02]))
                     case "wait":
-                        with anyio.move_on_after(0.1):
+                        with anyio.move_on_after(0.03):
                             await session.wait_for_turn()
                     case "flush":
                         await session.flush(luck.choice(inputs))
@@ -380,7 +388,8 @@ class Soak:
                         await session.close_stream(luck.choice([*inputs, *outputs]))
                     case _:
                         twin = await session.fork()
-                        tasks.start_soon(self._life, twin, random.Random(luck.random()), twin.rows)
+                        life = partial(self._life, twin, random.Random(luck.random()), is_twin=True)
+                        tasks.start_soon(life)
             except HARMLESS as error:
                 self._count(type(error).__name__)
                 if isinstance(error, SessionClosedError):
@@ -388,7 +397,7 @@ class Soak:
 
     # ---- checks
 
-    def _check(self, session: Session, heard: Heard, forked_at: int) -> None:
+    def _check(self, session: Session, heard: Heard, *, is_twin: bool) -> None:
         transcript = session.transcript
         with self._lock:
             self.report.sessions += 1
@@ -401,7 +410,7 @@ class Soak:
         if session._desk is not None:
             for lost in session._desk._runner.undelivered:
                 assert isinstance(lost.error, HARMLESS), repr(lost.error)
-        heard.check(transcript, forked_at, error)
+        heard.check(transcript, error, is_twin=is_twin)
         self._count(f"heard {heard.how}")
 
     def _count(self, what: str) -> None:
@@ -422,11 +431,11 @@ class Heard:
         self.events: list[Event] = []
         self.is_whole = False
 
-    async def listen(self, session: Session, luck: float) -> None:
+    async def listen(self, events: AsyncIterator[Event] | None, luck: float) -> None:
         try:
-            if self.how == "nothing":
+            if events is None:
                 return
-            async for event in session:
+            async for event in events:
                 self.events.append(event)
                 if self.how == "slowly" and len(self.events) % 16 == 0:
                     await anyio.sleep(0.01 * luck)
@@ -436,11 +445,16 @@ class Heard:
         finally:
             self.over.set()
 
-    def check(self, transcript: Transcript, forked_at: int, error: BraidError | None) -> None:
-        """Every event in order, none lost, none made up; of what was not heard to the end, all that was heard."""
-        assert not any(isinstance(event, NoticeEvent) and event.code == "dropped" for event in self.events)
+    def check(self, transcript: Transcript, error: BraidError | None, *, is_twin: bool) -> None:
+        """Every event in order, none lost, none made up; of what was not heard to the end, all that was heard.
+
+        A twin is heard from its fork on; it goes on at once, so that its first rows may be made before anybody listens.
+        """
+        dropped = [n for n, e in enumerate(self.events) if isinstance(e, NoticeEvent) and e.code == "dropped"]
+        assert not dropped or (is_twin and dropped == [0])
         rows = [event for event in self.events if isinstance(event, RowEvent)]
-        said = [row for row in transcript.rows if row.t >= forked_at]
+        first = rows[0].t if rows and is_twin else 0
+        said = [row for row in transcript.rows if row.t >= first]
         assert len(rows) <= len(said)
         for event, row in zip(rows, said, strict=False):
             assert event.t == row.t
@@ -449,13 +463,13 @@ class Heard:
             }
         if not self.is_whole:
             return
-        assert len(rows) == len(said)
+        assert len(rows) == len(said) or (is_twin and not rows)
         assert isinstance(self.events[-1], ClosedEvent)
         assert any(isinstance(event, ErrorEvent) for event in self.events) == (error is not None)
         turns = [event.t for event in self.events if isinstance(event, TurnEvent)]
         ended = [event.t for event in transcript.events if event.kind == "turn"]
         assert turns == ended[len(ended) - len(turns) :]
-        if forked_at:
+        if is_twin:
             return
         assert len(turns) == len(ended)
         for lane in transcript.lanes.lanes:
@@ -478,23 +492,33 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield error
 
 
-def replayed(seed: int, journal: Path, failures: float = 0.0005) -> dict[int, str]:
+class Remembering(EngineCore):
+    """A core that remembers whom it has opened."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.opened: dict[int, Conversation] = {}
+
+    def _enter(self, conversation: Conversation) -> Conversation:
+        self.opened[conversation.number] = conversation
+        return super()._enter(conversation)
+
+
+def replayed(seed: int, journal: Path, failures: float = 0.002) -> dict[int, str]:
     """Digests of the transcripts that come of a journal on a fresh core.
 
     Transcripts are let go as soon as their sessions are closed, so that a long journal needs no more memory than a
     short one.
     """
-    core = EngineCore(null_backend(seed, failures), policy=POLICY)
+    core = Remembering(null_backend(seed, failures), policy=POLICY)
     digests: dict[int, str] = {}
-    is_open: dict[int, Any] = {}
 
     def note_closed() -> None:
-        for number in [number for number in is_open if number not in core.conversations]:
-            transcript = is_open.pop(number).transcript
+        for number in [number for number in core.opened if number not in core.conversations]:
+            transcript = core.opened.pop(number).transcript
             digests[number] = digest(transcript)
             for entries in (transcript._entries, transcript._rows, transcript._events):
                 entries.clear()
-        is_open.update(core.conversations)
 
     def entries() -> Iterator[dict[str, Any]]:
         with journal.open("rb") as file:

@@ -19,7 +19,7 @@ from braid.streams.patterns import Window
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology
 from tests.engine.harness import SILENCE, chatty, stock, trained
-from tests.engine.witness import TOLERANCE, WitnessCore, check_books, drive, told
+from tests.engine.witness import TOLERANCE, UNSHRUNK, WitnessCore, check_books, drive, told
 
 SYSTEM = "answer in plain words. "
 LOUD = SamplingSpec(logit_bias={SILENCE: -100.0, 257: -100.0})
@@ -93,7 +93,7 @@ def test_a_second_session_computes_only_what_is_new_and_sees_the_same(topology: 
         assert told(conversation) == alone(topology, text)[1]
 
 
-@settings(max_examples=10)
+@settings(max_examples=10, phases=UNSHRUNK)
 @given(
     st.lists(st.text("ab ", min_size=1, max_size=30), min_size=2, max_size=5),
     st.sampled_from(["earlier", "none"]),

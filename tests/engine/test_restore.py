@@ -29,7 +29,7 @@ from braid.streams.transcript import Transcript
 from tests.engine.harness import stock, trained
 from tests.engine.test_rows import row_topologies
 from tests.engine.test_views import THINK_ALOUD
-from tests.engine.witness import TOLERANCE, WitnessCore, drive, told
+from tests.engine.witness import TOLERANCE, UNSHRUNK, WitnessCore, drive, told
 
 
 class Act(NamedTuple):
@@ -162,7 +162,7 @@ def check_restored(
     return disturbance.num_evicted
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, phases=UNSHRUNK)
 @given(topologies, acts, moments, st.integers(0, 3))
 def test_evicted_and_restored_equals_never_evicted(
     topology: Topology, script: list[Act], when: set[int], seed: int
@@ -171,7 +171,7 @@ def test_evicted_and_restored_equals_never_evicted(
 
 
 @pytest.mark.slow
-@settings(max_examples=600)
+@settings(max_examples=600, phases=UNSHRUNK)
 @given(topologies, acts, moments, st.integers(0, 3), st.sampled_from([0.0, 0.5]))
 def test_evicted_and_restored_equals_never_evicted_at_length(
     topology: Topology, script: list[Act], when: set[int], seed: int, share: float
@@ -179,7 +179,7 @@ def test_evicted_and_restored_equals_never_evicted_at_length(
     check_restored(topology, script, when, seed, share)
 
 
-@settings(max_examples=8)
+@settings(max_examples=8, phases=UNSHRUNK)
 @given(topologies, acts, acts, st.sets(st.integers(0, 20), max_size=4), st.booleans(), st.integers(0, 3))
 def test_forked_equals_recomputed(
     topology: Topology, before: list[Act], after: list[Act], when: set[int], is_evicted: bool, seed: int
@@ -217,7 +217,7 @@ policies = st.builds(
 )
 
 
-@settings(max_examples=10)
+@settings(max_examples=8, phases=UNSHRUNK)
 @given(
     topologies,
     st.lists(
@@ -443,6 +443,17 @@ def test_an_evicted_session_rests_until_it_has_rows_to_make() -> None:
         report = core.step([conversation])
         assert not report.worked and not report.demanding
     assert conversation.is_evicted and conversation.kv_tokens == 0
+
+
+def test_an_evicted_session_whose_preamble_is_not_there_yet_still_ends_its_turn() -> None:
+    core = core_for(THINK_ALOUD)
+    conversation = core.open(THINK_ALOUD)
+    core.do(conversation, "write", "document", "hello ")
+    core.do(conversation, "close_stream", "document")
+    core.evict(conversation)
+    assert not conversation.turn_is_over
+    drive(core, conversation)
+    assert conversation.turn_is_over and conversation.is_evicted
 
 
 def test_a_start_that_was_cancelled_leaves_no_closer_behind() -> None:

@@ -235,8 +235,8 @@ ok = None
 
 # fmt: off
 TABLE: dict[tuple[str, ...], tuple[type[BraidError] | None, ...]] = {
-    # verb, arguments            fresh being  waitingspeak- silent asleep over   stream crowd- evict- refil- full
-    #                                  read          ing                         closed ed     ed     ling          closed
+    # verb, arguments            fresh  being  wait-  speak- silent asleep over   stream crowd- evict- refil- full  clo-
+    #                                   read   ing    ing                         closed ed     ed     ling         sed
     ("write", "user", "more "): (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ST,    QF,    ok,    ok,    ok,    SC),
     ("end",):                   (EI,   ok,    ok,    ok,    ok,    ok,    ok,    EI,    ok,    ok,    ok,    ok,    SC),
     ("end", "user"):            (EI,   ok,    ok,    ok,    ok,    ok,    ok,    ST,    ok,    ok,    ok,    ok,    SC),
@@ -368,6 +368,21 @@ def test_a_state_is_what_its_name_says() -> None:
     """Control: the states differ in what the table says of them, so that a wrong table fails."""
     rows = {tuple(row) for row in zip(*TABLE.values(), strict=True)}
     assert len(rows) >= 6
+
+
+@pytest.mark.parametrize("decoding", ["rows", "views"])
+def test_what_a_closed_stream_held_back_begins_no_turn(decoding: Decoding) -> None:
+    """A turn in which something was written and closed again is over, and was none worth remembering."""
+    place = Place(decoding)
+    place.core.do(place.session, "write", "user", "hello wor")
+    place.core.do(place.session, "close_stream", "user")
+    drive(place.core, place.session)
+    assert place.session.turn_is_over
+    for _ in range(2):
+        assert type(apply(place, ("end",))) is EmptyInputError
+    if place.session.stage.preamble is not None:
+        assert place.session.stage.preamble.history == []
+    goes_on(place)
 
 
 # ---- what the engine says without a verb

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from hypothesis import Phase
 from torch import Tensor
 
 from braid.checks.subject import RecordingBackend
@@ -21,6 +22,9 @@ from braid.testing import NullBackend, ReferenceLogits, reference_logits
 from tests.engine.harness import largest_difference
 
 TOLERANCE = 1e-6
+
+UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
+"""For properties of whole lives with a network: making a failing one smaller would take longer than a test may."""
 
 
 class Witness(RecordingBackend):
@@ -178,18 +182,15 @@ def told(conversation: Conversation) -> tuple[list[Entry], list[Entry]]:
     """A transcript in which it does not matter when, before its rows, and in how many pieces a preamble was computed.
 
     Returns:
-        Everything else, and the preambles that rows have read, each as one event.
+        Everything else; and the preambles that rows have read, each whole and in one event.
     """
     others: list[Entry] = []
-    preambles: list[Entry] = []
+    preambles: dict[int, Entry] = {}
+    whole: tuple[int, ...] = ()
     for entry in conversation.transcript.entries:
         if not (isinstance(entry, LifeEvent) and entry.lane == PREAMBLE):
             others.append(entry)
             continue
-        last = preambles[-1] if preambles else None
-        if isinstance(last, LifeEvent) and last.t == entry.t:
-            tokens = (*last.tokens, *entry.tokens)
-            preambles[-1] = replace(last, tokens=tokens, text=entry.text)
-        else:
-            preambles.append(entry)
-    return others, [entry for entry in preambles if entry.t < conversation.t]
+        whole = whole[: int(entry.reason.removeprefix("after "))] + entry.tokens
+        preambles[entry.t] = replace(entry, tokens=whole, reason="")
+    return others, [entry for t, entry in preambles.items() if t < conversation.t]

@@ -120,6 +120,8 @@ class Conversation:
         self.seed = seed
         self.turn = 0
         self.is_closed = False
+        self.error: BraidError | None = None
+        """What ended it from inside."""
         self.is_evicted = False
         """Whether its spans were dropped from the cache, and are refilled before it goes on."""
         self.forces_answers = forces_answers
@@ -322,6 +324,7 @@ class Conversation:
     def fail(self, error: BraidError) -> None:
         """Close the session because of an error, which is told first."""
         if not self.is_closed:
+            self.error = error
             self.record.error(error.code, str(error))
             self.close(error.code)
 
@@ -428,7 +431,7 @@ class Conversation:
         if self.stage.in_views:
             self._retire_unread()
         coming = self._next_rows(now)
-        if not coming.is_something and not self._preamble_is_stale:
+        if not coming.is_something and (self.is_evicted or not self._preamble_is_stale):
             self._settle()
             coming = self._next_rows(now)
         if self.is_evicted:
@@ -838,7 +841,8 @@ class Conversation:
             return
         said = "".join(lane.text for lane in self.stage.inputs)
         answers = [lane.turn_text for lane in self.stage.open_outputs() if lane.spec.visibility == "external"]
-        self.stage.preamble.remember(said, "".join(answers))
+        if said or any(answers):  # not of a turn whose only text was in a stream that was closed
+            self.stage.preamble.remember(said, "".join(answers))
         kept = [lane.label for lane in (*self.stage.inputs, *self.stage.outputs) if lane.num_kept]
         kept += [closer_of(lane.label) for lane in self.stage.outputs if lane.closer_len]
         if self.is_evicted:

@@ -109,6 +109,7 @@ class InputLane:
         """Forget all that was written and not made history."""
         self.is_closed = True
         self.queue.clear()
+        self.tokenizer = IncrementalTokenizer(self.codec)
         self.text = self.held_over = ""
         self.num_kept = 0
 

@@ -420,7 +420,6 @@ class EngineLoop:
         seat = self._seats.get(conversation.number)
         self.core.fail(conversation, error)
         if seat is not None:
-            seat.error = error
             self._deliver(seat)
             self._leave(seat)
         if self.metrics is not None:

@@ -39,7 +39,6 @@ class Seat:
         self.conversation = conversation
         self.number = conversation.number
         self.topology = conversation.topology
-        self.error: BraidError | None = None
         self.changed = Bell()
         self.flush_at: dict[str, float] = {}
         """When held text of an input is overdue."""
@@ -58,6 +57,11 @@ class Seat:
     def transcript(self) -> Transcript:
         """The canonical record so far."""
         return self.conversation.transcript
+
+    @property
+    def error(self) -> BraidError | None:
+        """What ended the session from inside."""
+        return self.conversation.error
 
     def look(self) -> SessionLook:
         """How it stands."""

@@ -1,8 +1,10 @@
 """`verify` and `score`: tokens that somebody else has thought of, and what is left of them.
 
-one by one    x ─▶ a ─▶ b ─▶ c ─▶ d
-verify        [x a b Z d]       accepted 2, the next token is c; the span holds x a b, and goes on with c
-score         [x a b c d]       log p(a|x) + log p(b|x a) + …; the span holds what it held before
+    one by one    x ─▶ a ─▶ b ─▶ c ─▶ d
+    verify        [x a b Z d]       accepted 2, the next token is c; the span holds x a b, and goes on with c
+    score         [x a b c d]       log p(a|x) + log p(b|x a) + …; the span holds what it held before
+
+Both are tried in a conversation with one writer and in native rows, greedily and with noise that alone decides.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Oracle:
         self.bound = self.subject.bound
         """The largest difference of a log-probability that the number format excuses."""
         self._tapes: dict[str, Tape] = {}
-        self._logits: dict[int, dict[Key, Tensor]] = {}
+        self._logits: dict[Tape, dict[Key, Tensor]] = {}
 
     @property
     def stock(self) -> Model:
@@ -56,10 +56,10 @@ class Oracle:
 
     def logits(self, tape: Tape) -> Mapping[Key, Tensor]:
         """Logits of all whom the tape asks, and of every kept token, `[V]` in float64."""
-        if id(tape) not in self._logits:
+        if tape not in self._logits:
             found = reference_logits(tape.model, tape.topology, tape.transcript, probes=sorted(tape.probes))
-            self._logits[id(tape)] = {key: logits_V.double().cpu() for key, logits_V in found.items()}
-        return self._logits[id(tape)]
+            self._logits[tape] = {key: logits_V.double().cpu() for key, logits_V in found.items()}
+        return self._logits[tape]
 
     def log_probabilities(self, tape: Tape, key: Key) -> Tensor:
         """Of every class, for whoever was asked then, `[V]`."""

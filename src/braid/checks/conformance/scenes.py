@@ -1,7 +1,9 @@
 """The sessions that the suite plays: small ones, in which everything happens that a backend must get right.
 
     rows     trained with streams: silence, probes, both same-row rules, windows; a stream is closed midway
+    own      the same of a checkpoint that really was trained, with its own topology
     stock    rows of stock weights: all that needs neither silence nor stream embeddings
+    library  rows that begin with two inputs, one of which reads the other
     think    views of a thinker and a writer; text arrives while both are speaking
     plain    one writer behind the chat template, its input in chunks
     blind    a thought that reads the user alone, beside others that it must not hear

@@ -51,7 +51,7 @@ class Stand:
     def __init__(self, make: MakeBackend, oracle: Oracle) -> None:
         self.oracle = oracle
         self._make = make
-        self._alone: dict[int, Heard] = {}
+        self._alone: dict[Tape, Heard] = {}
 
     @contextmanager
     def serving(self, model: Model | None = None, *, kv_tokens: int = ROOM) -> Generator[Backend]:
@@ -70,11 +70,11 @@ class Stand:
 
     def alone(self, tape: Tape) -> Heard:
         """What a session is told that has a backend to itself from beginning to end."""
-        if id(tape) not in self._alone:
+        if tape not in self._alone:
             with self.serving(tape.model) as backend:
                 (playback,) = play(backend, Playback(backend, 0, tape))
-            self._alone[id(tape)] = playback.heard
-        return self._alone[id(tape)]
+            self._alone[tape] = playback.heard
+        return self._alone[tape]
 
 
 class Playback:
