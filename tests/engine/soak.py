@@ -69,7 +69,12 @@ HARMLESS = (
 
 POLICY = SchedulerPolicy(step_tokens=96, chunk_tokens=48, min_chunk_tokens=8)
 LIMITS = EngineLimits(
-    max_sessions=20, max_waiting=6, admission_timeout_s=0.3, max_queued=200, max_events=48, evict_idle_after_s=0.02
+    max_sessions=20,
+    max_waiting=6,
+    admission_timeout_s=0.3,
+    max_queued=200,
+    max_events=48,
+    evict_idle_after_s=0.02,
 )
 NUM_CLIENTS = 30
 
@@ -80,7 +85,9 @@ _output = spec(max_tokens=60)
 
 TOPOLOGIES = {
     "rows": Topology(streams={"user": _user, "thought": _thought, "output": _output}),
-    "burst": Topology(streams={"user": spec("input", feed="burst"), "document": spec("input"), "output": _output}),
+    "burst": Topology(
+        streams={"user": spec("input", feed="burst"), "document": spec("input"), "output": _output}
+    ),
     "late": Topology(streams={"user": _patient, "output": spec(wait_k=AdaptiveWait(max=6), max_tokens=30)}),
     "audit": Topology(
         streams={
@@ -119,7 +126,31 @@ TOPOLOGIES = {
     ),
 }
 COPIES = {"rows": {"thought": 2}, "agent": {"tool_call": 2}}
-WORDS = ["yes ", "and then, ", "naïve ", "a longer piece of text, as one pastes it now and then; ", "x", "\n", "🙂 "]
+WORDS = [
+    "yes ",
+    "and then, ",
+    "naïve ",
+    "a longer piece of text, as one pastes it now and then; ",
+    "x",
+    "\n",
+    "🙂 ",
+]
+
+
+VERBS = {
+    "write": 12,
+    "end": 6,
+    "sleep": 4,
+    "wait": 3,
+    "flush": 1,
+    "interrupt": 2,
+    "cancel": 1,
+    "force": 1,
+    "evict": 2,
+    "fork": 1,
+    "close_stream": 0.2,
+}
+"""What a client does, and how often."""
 
 
 def chance(*parts: object) -> float:
@@ -129,7 +160,7 @@ def chance(*parts: object) -> float:
 
 
 class Voices:
-    """What the lanes say, and which forwards fail: functions of what is asked alone, so that a replay hears the same."""
+    """What lanes say, and which forwards fail: functions of what is asked alone, so that a replay hears the same."""
 
     def __init__(self, seed: int, failures: float) -> None:
         self._seed = seed
@@ -148,7 +179,10 @@ class Voices:
 
     def fail(self, item: Item) -> None:
         last = item.entries[-1]
-        if chance("fail", self._seed, item.session, item.kind, last.span, list(last.times)[-1]) < self._failures:
+        if (
+            chance("fail", self._seed, item.session, item.kind, last.span, list(last.times)[-1])
+            < self._failures
+        ):
             raise RuntimeError("the network fell over")
 
 
@@ -359,7 +393,19 @@ class Soak:
         outputs = list(session.topology.output_names)
         for _ in range(luck.randrange(3, 25)):
             verb = luck.choices(
-                ["write", "end", "sleep", "wait", "flush", "interrupt", "cancel", "force", "evict", "fork", "close_stream"],
+                [
+                    "write",
+                    "end",
+                    "sleep",
+                    "wait",
+                    "flush",
+                    "interrupt",
+                    "cancel",
+                    "force",
+                    "evict",
+                    "fork",
+                    "close_stream",
+                ],
                 [12, 6, 4, 3, 1, 2, 1, 1, 2, 1, 0.2],
             )[0]
             self._count(verb)

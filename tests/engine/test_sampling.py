@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braid.engine.local.noise import gumbel, noise_key
 from braid.engine.backend import Draw
+from braid.engine.local.noise import gumbel, noise_key
 from braid.engine.local.sampler import sample
 from braid.errors import SamplingError
 from braid.streams.sampling import SamplingSpec

@@ -514,7 +514,7 @@ def test_a_pattern_wakes_a_stream_in_the_row_after_it_is_complete() -> None:
         or conversation.transcript.text("audit") == "seen"
     )
     # The control, which also shows that a stream that is never woken holds no turn.
-    conversation, core = watched(Trigger(on="output", pattern=r"call \d+"), "now call no one and go on")
+    conversation, _ = watched(Trigger(on="output", pattern=r"call \d+"), "now call no one and go on")
     assert not wakes(conversation, "audit")
     assert conversation.turn_is_over
 

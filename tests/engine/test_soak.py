@@ -17,7 +17,9 @@ def soak(seconds: float, seed: int, journal: Path) -> Report:
     assert report.growth < 4 * 2**20, "memory grows"
     again = replayed(seed, journal)
     different = [number for number, digest in report.digests.items() if again.get(number) != digest]
-    assert not different, f"{len(different)} of {len(again)} sessions were otherwise when replayed: {different[:9]}"
+    assert not different, (
+        f"{len(different)} of {len(again)} sessions were otherwise when replayed: {different[:9]}"
+    )
     assert set(again) == set(report.digests)
     return report
 
@@ -25,7 +27,15 @@ def soak(seconds: float, seed: int, journal: Path) -> Report:
 def test_a_soak_of_a_minute(tmp_path: Path) -> None:
     report = soak(28, seed=1, journal=tmp_path / "journal.jsonl")
     assert report.sessions > 100
-    for verb in ("write", "fork", "evict", "close_stream", "cancelled", "EngineBusyError", "failed: EngineError"):
+    for verb in (
+        "write",
+        "fork",
+        "evict",
+        "close_stream",
+        "cancelled",
+        "EngineBusyError",
+        "failed: EngineError",
+    ):
         assert report.counts[verb], f"{verb} never happened"
 
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.model.attention import ATTENTION
 from braid.model.model import Model

@@ -129,7 +129,9 @@ async def test_lanes_call_in_the_same_row_and_the_output_goes_on_meanwhile() -> 
     said = {"tool_call": call("look", what="tea"), "tool_call#1": call("look", what="jam")}
     async with House(speak=voices(said)) as house:
         recorded = Recorded(house)
-        async with house.open(agent(max_streams=2), tools=clerk.toolbox(), copies={"tool_call": 2}) as session:
+        async with house.open(
+            agent(max_streams=2), tools=clerk.toolbox(), copies={"tool_call": 2}
+        ) as session:
             await say(session, "what is there?")
             await eventually(lambda: len(clerk.asked) == 2)
             assert sorted(clerk.asked) == ["jam", "tea"]
@@ -142,7 +144,9 @@ async def test_lanes_call_in_the_same_row_and_the_output_goes_on_meanwhile() -> 
             await rows_reach(session, asked_at + 200)
             for what in ("tea", "jam"):  # in no order that anybody has asked for
                 clerk.release[what].set()
-                await eventually(lambda what=what: any(r["result"] == f"all about {what}" for r in results(session)))
+                await eventually(
+                    lambda what=what: any(r["result"] == f"all about {what}" for r in results(session))
+                )
             await rows_reach(session, session.rows + 20)
         spoken = {t for t, _ in session.transcript.tokens("output")}
         waited = range(asked_at, recorded.at[0])
@@ -189,12 +193,15 @@ async def test_whatever_goes_wrong_comes_back_as_a_result() -> None:
             '{"name": "add", "argum',
         ]
     )
-    async with House(speak=voices({"tool_call": said})) as house:
-        async with house.open(agent(), tools=clerk.toolbox(timeout_s=0.1)) as session:
-            await say(session)
-            await eventually(lambda: len(results(session)) == 7)
-            await rows_reach(session, session.rows + 10)
-            assert session.error is None
+    toolbox = clerk.toolbox(timeout_s=0.1)
+    async with (
+        House(speak=voices({"tool_call": said})) as house,
+        house.open(agent(), tools=toolbox) as session,
+    ):
+        await say(session)
+        await eventually(lambda: len(results(session)) == 7)
+        await rows_reach(session, session.rows + 10)
+        assert session.error is None
     found = {r["id"]: r for r in results(session)}
     assert found["call_1"]["error"] == "RuntimeError: the shop is closed"
     assert "there is no tool 'lok'" in found["call_2"]["error"]
@@ -262,14 +269,14 @@ async def test_in_views_a_result_is_read_and_answered() -> None:
         },
     )
     said = {"tool_call": [call("look", what="tea")], "output": ["let me see", "it is a drink"]}
-    async with House(speak=voices(said), silence=False) as house:
-        async with house.open(topology, tools=clerk.toolbox()) as session:
-            await say(session, "what is tea?")
-            await eventually(lambda: clerk.asked == ["tea"])
-            await session.wait_for_turn()
-            clerk.release["tea"].set()
-            await eventually(lambda: session.look().turn == 2)
-            assert "it is a drink" in session.text("output")
+    house = House(speak=voices(said), silence=False)
+    async with house, house.open(topology, tools=clerk.toolbox()) as session:
+        await say(session, "what is tea?")
+        await eventually(lambda: clerk.asked == ["tea"])
+        await session.wait_for_turn()
+        clerk.release["tea"].set()
+        await eventually(lambda: session.look().turn == 2)
+        assert "it is a drink" in session.text("output")
 
 
 @pytest.mark.parametrize("how", ["leave", "close", "cancel", "shutdown", "fail"])
@@ -311,13 +318,13 @@ async def test_a_tool_that_blocks_its_thread_holds_nobody_up() -> None:
         free.wait(20)
         return what
 
-    async with House(speak=voices({"tool_call": call("block", what="tea")})) as house:
-        async with house.open(agent(), tools=Toolbox([block])) as session:
-            await say(session)
-            await rows_reach(session, 300)
-            assert not results(session)
-            free.set()
-            await eventually(lambda: len(results(session)) == 1)
+    house = House(speak=voices({"tool_call": call("block", what="tea")}))
+    async with house, house.open(agent(), tools=Toolbox([block])) as session:
+        await say(session)
+        await rows_reach(session, 300)
+        assert not results(session)
+        free.set()
+        await eventually(lambda: len(results(session)) == 1)
 
 
 async def test_sessions_share_a_toolbox_and_mix_up_nothing() -> None:
@@ -360,16 +367,16 @@ async def test_a_twin_has_a_desk_of_its_own() -> None:
 async def test_a_refused_result_harms_no_other() -> None:
     clerk = Clerk()
     said = call("look", what="tea") + call("add", a=1, b=1)
-    async with House(speak=voices({"tool_call": said})) as house:
-        async with house.open(agent(), tools=clerk.toolbox()) as session:
-            await say(session)
-            await eventually(lambda: len(results(session)) == 1 and clerk.asked == ["tea"])
-            await session.close_stream("tool_result")
-            clerk.release["tea"].set()
-            await eventually(lambda: len(session._desk._runner.undelivered) == 1)  # type: ignore[union-attr]
-            await rows_reach(session, session.rows + 20)
-            assert session._desk.num_running == 0  # type: ignore[union-attr]
-            assert house.loop._seats[0].conversation.num_awaited == 0
+    house = House(speak=voices({"tool_call": said}))
+    async with house, house.open(agent(), tools=clerk.toolbox()) as session:
+        await say(session)
+        await eventually(lambda: len(results(session)) == 1 and clerk.asked == ["tea"])
+        await session.close_stream("tool_result")
+        clerk.release["tea"].set()
+        await eventually(lambda: len(session._desk._runner.undelivered) == 1)  # type: ignore[union-attr]
+        await rows_reach(session, session.rows + 20)
+        assert session._desk.num_running == 0  # type: ignore[union-attr]
+        assert house.loop._seats[0].conversation.num_awaited == 0
 
 
 async def test_tools_need_a_stream_that_calls_them() -> None:
@@ -384,11 +391,13 @@ async def test_tools_of_an_mcp_server(anyio_backend: str) -> None:
     if anyio_backend == "trio":
         return  # once is enough: the connection itself is tested on both in test_mcp
     said = call("add", a=19, b=23) + call("fail") + call("place")
-    async with McpTools.stdio(sys.executable, [str(SERVER)]) as source:
-        async with House(speak=voices({"tool_call": said})) as house:
-            async with house.open(agent(), tools=Toolbox(source.tools)) as session:
-                await say(session)
-                await eventually(lambda: len(results(session)) == 3, seconds=30)
+    async with (
+        McpTools.stdio(sys.executable, [str(SERVER)]) as source,
+        House(speak=voices({"tool_call": said})) as house,
+        house.open(agent(), tools=Toolbox(source.tools)) as session,
+    ):
+        await say(session)
+        await eventually(lambda: len(results(session)) == 3, seconds=30)
     found = {r["name"]: r for r in results(session)}
     assert found["add"].get("result") in (42, "42", {"result": 42})
     assert "no such city" in found["fail"]["error"]
@@ -404,7 +413,9 @@ async def test_many_calls_at_once_are_all_answered_once() -> None:
         for lane in ("tool_call", "tool_call#1", "tool_call#2", "tool_call#3")
     }
     async with House(speak=voices(lanes)) as house:
-        async with house.open(agent(max_streams=4), tools=clerk.toolbox(), copies={"tool_call": 4}) as session:
+        async with house.open(
+            agent(max_streams=4), tools=clerk.toolbox(), copies={"tool_call": 4}
+        ) as session:
             await say(session)
             await eventually(lambda: len(results(session)) == 40, seconds=30)
             await rows_reach(session, session.rows + 50)

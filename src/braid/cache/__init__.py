@@ -25,7 +25,9 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # the books need no torch, so the tensors are imported when they are asked for
+def __getattr__(
+    name: str,
+) -> Any:  # the books need no torch, so the tensors are imported when they are asked for
     if name != "KVCache":
         raise AttributeError(f"module 'braid.cache' has no attribute {name!r}")
     from braid.cache.kv import KVCache

@@ -236,7 +236,7 @@ class Conversation:
             self._ended_at = now
 
     def interrupt(self, stream: str | None = None) -> None:
-        """Force the end token of an output that speaks, or of all; one that still waits for its turn goes on waiting."""
+        """Force the end token of an output that speaks, or of all; those that wait for their turn go on waiting."""
         end = self.model.turn_end_id
         for lane in self._outputs(stream):
             if lane.is_awake:
@@ -341,17 +341,17 @@ class Conversation:
         twin.number = number
         twin.stage = self.stage.fork()
         twin.record = self.record.fork()
-        twin._rows = RowMaker(twin.stage, twin.record, twin._draw)
-        twin._asked = list(self._asked)
-        twin._coming = None
+        twin._rows = RowMaker(twin.stage, twin.record, twin._draw)  # noqa: SLF001 (of its own class)
+        twin._asked = list(self._asked)  # noqa: SLF001 (of its own class)
+        twin._coming = None  # noqa: SLF001 (of its own class)
         twin.num_awaited = 0  # what is on its way comes to the first one
         if self.is_evicted:
-            twin._refilling = None
+            twin._refilling = None  # noqa: SLF001 (of its own class)
             self._apply([Open(number, self.topology, self.record.transcript.copies, self.salt)])
         else:
             self._apply([Fork(self.number, number)])
         for lane in twin.table.lanes:
-            twin.record.state(lane.label, twin._state_of(lane.label), "forked")
+            twin.record.state(lane.label, twin._state_of(lane.label), "forked")  # noqa: SLF001 (of its own class)
         return twin
 
     def evict(self) -> None:

@@ -71,7 +71,7 @@ class Preamble:
         """A second one that goes on by itself."""
         twin = copy(self)
         twin.history = list(self.history)
-        twin._closers = lru_cache(maxsize=64)(twin._render_closer)
+        twin._closers = lru_cache(maxsize=64)(twin._render_closer)  # noqa: SLF001 (of its own class)
         return twin
 
     def has_cached(self, length: int) -> None:

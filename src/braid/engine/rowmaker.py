@@ -258,7 +258,7 @@ class RowMaker:
         return entries
 
     def _ask_whether_sure(self, lane: OutputLane, t: int, entries: list[Entry]) -> None:
-        """In an adaptive wait: ask how sure the model is of the answer's first token, or of what the input says next."""
+        """In an adaptive wait: ask how sure the model is of the first token, or of what the input says next."""
         stage = self._stage
         read = [i for i in stage.inputs if stage.table.reads(lane.lane.index, i.lane.index)]
         lane.asked_after = sum(other.num_read for other in read)

@@ -119,5 +119,5 @@ class Stage:
         twin.inputs = [lane.fork() for lane in self.inputs]
         twin.outputs = [lane.fork() for lane in self.outputs]
         twin.preamble = None if self.preamble is None else self.preamble.fork()
-        twin._reindex()
+        twin._reindex()  # noqa: SLF001 (of its own class)
         return twin

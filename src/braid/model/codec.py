@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jinja2 import TemplateError
 from tokenizers import Tokenizer
+
 from braid.errors import ChatTemplateError, TokenizerError
 from braid.streams.text import Cuts
 

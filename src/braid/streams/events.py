@@ -215,7 +215,7 @@ class DeltaBuffer:
     def fork(self) -> DeltaBuffer:
         """Return a second buffer that holds the same and goes on by itself."""
         twin = copy(self)
-        twin._tokens = list(self._tokens)
+        twin._tokens = list(self._tokens)  # noqa: SLF001 (of its own class)
         return twin
 
     def flush(self, tail: str = "") -> DeltaEvent | None:

@@ -17,7 +17,8 @@ __all__ = ["ChatSession"]
 class ChatSession(Protocol):
     """A session, as far as a conversation uses it."""
 
-    error: BraidError | None
+    @property
+    def error(self) -> BraidError | None:
 
     @property
     def lanes(self) -> LaneTable:
