@@ -392,22 +392,7 @@ class Soak:
         inputs = [name for name in session.topology.input_names if name != "tool_result"]
         outputs = list(session.topology.output_names)
         for _ in range(luck.randrange(3, 25)):
-            verb = luck.choices(
-                [
-                    "write",
-                    "end",
-                    "sleep",
-                    "wait",
-                    "flush",
-                    "interrupt",
-                    "cancel",
-                    "force",
-                    "evict",
-                    "fork",
-                    "close_stream",
-                ],
-                [12, 6, 4, 3, 1, 2, 1, 1, 2, 1, 0.2],
-            )[0]
+            (verb,) = luck.choices(list(VERBS), list(VERBS.values()))
             self._count(verb)
             try:
                 match verb:

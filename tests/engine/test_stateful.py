@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from braid.cache import PageList
 from braid.checks.subject import with_specs
+from braid.engine import conversation as conversation_module
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.journal import Journal, replay
@@ -31,8 +32,11 @@ from braid.testing import NullBackend, NullModel
 from tests.engine.harness import SILENCE, chatty, codec, trained
 from tests.engine.witness import TOLERANCE, WitnessCore, check_books, held_tokens, state_of
 
-MOST = 5
-"""Sessions that may be open at a time."""
+MOST = 4
+"""Sessions that may be open at a time: few, so that much happens to each."""
+
+CHUNK = 8
+"""Tokens of a piece of a refill: few, so that much happens to sessions that are half refilled."""
 
 texts = st.sampled_from(["a", "hi ", "hello ", "hello there, ", "the same beginning, and then more of it. "])
 which = st.integers(0, 99)
@@ -57,6 +61,8 @@ class Life(RuleBasedStateMachine):
         self.foreign: list[PageList] = []
         self.was_crowded = False
         self.now = 0.0
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(conversation_module, "REFILL_CHUNK", CHUNK)
 
     # ---- who there is
 
@@ -77,6 +83,13 @@ class Life(RuleBasedStateMachine):
         except (InputError, SessionError):
             assert state_of(self.core, conversation) == before, verb
 
+    def set_out(self) -> None:
+        """One session that has something to do, of each kind."""
+        for number, topology in enumerate(self.topologies[1:3]):
+            self.sessions.append(self.core.open(topology, seed=number))
+            self.core.do(self.sessions[-1], "write", topology.input_names[0], "to begin with, ")
+            self.core.do(self.sessions[-1], "end")
+
     # ---- rules
 
     @precondition(lambda self: len(self.core.conversations) < MOST)
@@ -88,13 +101,15 @@ class Life(RuleBasedStateMachine):
         self.sessions.append(opened)
 
     @precondition(lambda self: self.sessions)
-    @rule(index=which, stream=which, text=texts, ends=st.booleans())
-    def write(self, index: int, stream: int, text: str, ends: bool) -> None:
+    @rule(index=which, stream=which, text=texts, ends=st.booleans(), count=st.integers(0, 9))
+    def write(self, index: int, stream: int, text: str, ends: bool, count: int) -> None:
         conversation = self.some(index)
         names = conversation.topology.input_names
         self.do(conversation, "write", names[stream % len(names)], text)
         if ends:
             self.do(conversation, "end")
+        for _ in range(count):
+            self.step_once([conversation])
 
     @precondition(lambda self: self.sessions)
     @rule(
@@ -119,13 +134,16 @@ class Life(RuleBasedStateMachine):
         self.do(self.some(index), "result_came" if comes else "await_result")
 
     @precondition(lambda self: self.sessions)
-    @rule(index=which)
-    def close(self, index: int) -> None:
+    @rule(index=which, is_meant=st.integers(0, 3))
+    def close(self, index: int, is_meant: int) -> None:
+        """Not often: lives are to be long."""
         conversation = self.some(index)
+        if is_meant and not conversation.is_closed:
+            return
         self.core.do(conversation, "close")
         assert held_tokens(self.core, conversation) == 0
 
-    @precondition(lambda self: self.core.conversations and len(self.core.conversations) < MOST)
+    @precondition(lambda self: 0 < len(self.core.conversations) < MOST)
     @rule(index=which)
     def fork(self, index: int) -> None:
         source = self.open_sessions[index % len(self.core.conversations)]
@@ -134,20 +152,29 @@ class Life(RuleBasedStateMachine):
         self.sessions.append(twin)
 
     @precondition(lambda self: self.sessions)
-    @rule(index=which)
-    def evict(self, index: int) -> None:
+    @rule(index=which, count=st.integers(0, 3))
+    def evict(self, index: int, count: int) -> None:
+        """Out of the cache, and some of the way back."""
         conversation = self.some(index)
         self.core.evict(conversation)
         assert conversation.kv_tokens == held_tokens(self.core, conversation) == 0
+        for _ in range(count):
+            self.step_once([conversation])
 
-    @rule(keep=st.integers(0, 3))
-    def exhaust(self, keep: int) -> None:
-        """Somebody else takes all pages but a few."""
+    @precondition(lambda self: self.sessions)
+    @rule(keep=st.integers(0, 3), count=st.integers(1, 6), stays=st.integers(0, 3))
+    def exhaust(self, keep: int, count: int, stays: int) -> None:
+        """Somebody else takes all pages but a few, for some steps, or for longer."""
         taken = self.pool.num_free - keep
-        if taken > 0:
-            self.was_crowded = True
-            self.foreign.append(self.pool.new_list())
-            self.foreign[-1].grow(taken * self.pool.page_size)
+        if taken <= 0:
+            return
+        self.was_crowded = True
+        self.foreign.append(self.pool.new_list())
+        self.foreign[-1].grow(taken * self.pool.page_size)
+        for _ in range(count):
+            self.step_once(self.open_sessions)
+        if stays:
+            self.foreign.pop().release()
 
     @precondition(lambda self: self.foreign)
     @rule()
@@ -155,7 +182,7 @@ class Life(RuleBasedStateMachine):
         self.foreign.pop().release()
 
     @precondition(lambda self: self.sessions)
-    @rule(mask=st.integers(1, 255), count=st.integers(1, 12), seconds=st.sampled_from([0.0, 0.01, 1.0]))
+    @rule(mask=st.integers(1, 255), count=st.integers(1, 6), seconds=st.sampled_from([0.0, 0.01, 1.0]))
     def step(self, mask: int, count: int, seconds: float) -> None:
         """Some of the sessions step, several times."""
         chosen = [c for index, c in enumerate(self.sessions[::-1]) if mask >> index % 8 & 1]
@@ -184,8 +211,14 @@ class Life(RuleBasedStateMachine):
             check_books(self.core)
 
     def teardown(self) -> None:
-        if not hasattr(self, "core"):
-            return
+        try:
+            if hasattr(self, "core"):
+                self.end_of_days()
+        finally:
+            self.patch.undo()
+
+    def end_of_days(self) -> None:
+        """Everybody hears one last word, and answers: what was evicted comes back for that."""
         while self.foreign:
             self.foreign.pop().release()
         self.everybody_comes_to_rest()
@@ -202,7 +235,9 @@ class Life(RuleBasedStateMachine):
     def everybody_comes_to_rest(self) -> None:
         """Nobody is stuck: with the pool to themselves, all get on, or fail for want of a larger one."""
         for conversation in self.open_sessions:
-            self.core.do(conversation, "interrupt")
+            for name in conversation.topology.input_names:
+                self.do(conversation, "write", name, "the end ")
+            self.do(conversation, "end")
         for _ in range(3000):
             report = self.core.step(self.open_sessions, now=self.now)
             check_books(self.core)
@@ -268,6 +303,7 @@ class RealLife(Life):
     def begin(self, topology: Topology, policy: SchedulerPolicy, share: float, kv_tokens: int) -> None:
         self.core = WitnessCore(trained(topology), policy=policy, kv_tokens=kv_tokens, prefix_share=share)
         self.topologies = variants(topology)
+        self.set_out()
 
     def at_the_end(self) -> None:
         for conversation in self.sessions:
@@ -323,6 +359,7 @@ class NullLife(Life):
         self.settings = {"policy": policy, "kv_tokens": kv_tokens, "confidence": confidence}
         self.journal = Journal()
         self.core = self.engine(self.journal)
+        self.set_out()
 
     def engine(self, journal: Journal | None = None) -> EngineCore:
         backend = NullBackend(
@@ -345,8 +382,8 @@ def _settings(examples: int, steps: int) -> settings:
     return settings(max_examples=examples, stateful_step_count=steps, deadline=None)
 
 
-RealLife.TestCase.settings = _settings(12, 30)
-NullLife.TestCase.settings = _settings(40, 40)
+RealLife.TestCase.settings = _settings(20, 40)
+NullLife.TestCase.settings = _settings(120, 50)
 
 TestRealLife = RealLife.TestCase
 TestNullLife = NullLife.TestCase

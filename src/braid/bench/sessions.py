@@ -28,14 +28,11 @@ from braid.engine.scheduler import SchedulerPolicy
 from braid.errors import InputError
 from braid.model.model import Model
 from braid.streams.presets import topology as preset
-from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import Topology
 
 __all__ = ["COUNTS", "SessionsFigures", "bench_sessions", "converse", "run_sessions"]
 
 COUNTS = (1, 4, 16)
-NEVER = -1e9
-"""A logit bias that no logit outweighs."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +120,14 @@ def run_sessions(model: Model, work: Workload, *, policy: SchedulerPolicy | None
     longest = max(len(ids) for ids in work.prompt_ids)
     backend = LocalBackend(model, kv_tokens=longest + (sessions + 1) * (longest + work.output_tokens))
     core = EngineCore(backend, policy=policy)
-    topology = endless(model, preset("plain"), work.system, work.output_tokens)
+    topology = sized(preset("plain"), work.system, work.output_tokens)
     conversations = [core.open(topology) for _ in work.users]
     for conversation, user in zip(conversations, work.users, strict=True):
         conversation.write("user", user)
         conversation.end()
     outputs = [conversation.stage.outputs[0] for conversation in conversations]
+    for output in outputs:
+        output.end_ids = frozenset()  # as the others: an end token is kept, and the answer goes on
     peak_pages, prefill_tokens, first_s, drawn_at_first = 0, 0, 0.0, 0
     steps: list[tuple[float, float]] = []
     began = time.perf_counter()
@@ -171,12 +170,9 @@ def run_sessions(model: Model, work: Workload, *, policy: SchedulerPolicy | None
     return OurFigures(figures, (middle[0] - middle[1]) * 1e3, middle[0] * 1e3)
 
 
-def endless(model: Model, topology: Topology, system: str, output_tokens: int) -> Topology:
-    """The topology under a system prompt, with answers of exactly so many tokens."""
-    bias = dict.fromkeys(model.codec.end_ids, NEVER)
-    spec = topology.streams["output"].model_copy(
-        update={"max_tokens": output_tokens, "sampling": SamplingSpec(logit_bias=bias)}
-    )
+def sized(topology: Topology, system: str, output_tokens: int) -> Topology:
+    """The topology under a system prompt, with answers of at most so many tokens."""
+    spec = topology.streams["output"].model_copy(update={"max_tokens": output_tokens})
     return topology.model_copy(update={"system": system, "streams": {**topology.streams, "output": spec}})
 
 
@@ -187,12 +183,9 @@ def converse(model: Model, talk: Dialogue) -> int:
         model: Stock weights with a chat template.
         talk: What the user says.
     """
-    plain = preset("plain")
-    spec = plain.streams["output"].model_copy(update={"max_tokens": talk.output_tokens})
-    topology = plain.model_copy(update={"system": talk.system, "streams": {**plain.streams, "output": spec}})
     backend = LocalBackend(model)
     core = EngineCore(backend)
-    conversation = core.open(topology)
+    conversation = core.open(sized(preset("plain"), talk.system, talk.output_tokens))
     for said in talk.users:
         conversation.write("user", said)
         conversation.end()

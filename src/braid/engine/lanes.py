@@ -186,7 +186,8 @@ class OutputLane:
         self.label = self.lane.label
         self.rank = RANKS[self.spec.priority]
         self.deltas = DeltaBuffer(self.label, self.spec)
-        self._end_ids = frozenset(self.codec.end_ids)
+        self.end_ids = frozenset(self.codec.end_ids)
+        """Tokens that end a turn of it; a benchmark takes them away, so that all answers have one length."""
         self._counts_tokens = self.spec.sampling.repetition_penalty != 1.0
         self._fresh()
 
@@ -210,7 +211,7 @@ class OutputLane:
         if self.spec.stop:
             text, is_stopped = self.stops.push(text)
             finish = "stop" if is_stopped else None
-        if finish is None and token in self._end_ids:
+        if finish is None and token in self.end_ids:
             finish = "end"
         if finish is None and self.spec.max_tokens is not None and self.index >= self.spec.max_tokens:
             finish = "length"

@@ -107,7 +107,8 @@ def refills(
         elif entry.kind == "close" and entry.lane is not None:
             yield from piece.take()
             yield Close(session, entry.lane)
-        elif entry.kind == "prefill" and entry.lane != PREAMBLE and entry.lane is not None:
+        elif entry.kind == "prefill" and entry.tokens and entry.lane not in (None, PREAMBLE):
+            assert entry.lane is not None
             if entry.lane in written:
                 yield from piece.take()
                 yield Trim(session, entry.lane, 0)

@@ -19,6 +19,8 @@ class ChatSession(Protocol):
 
     @property
     def error(self) -> BraidError | None:
+        """What ended the session from inside."""
+        ...
 
     @property
     def lanes(self) -> LaneTable:

@@ -46,7 +46,7 @@ from braid.engine.local.sampler import sample
 from braid.engine.local.span import Span
 from braid.engine.local.spans import SessionSpans
 from braid.engine.local.work import Feed, Sight, Work
-from braid.errors import BraidError, PoolFullError, UnsupportedByBackend
+from braid.errors import PoolFullError, UnsupportedByBackend
 from braid.model.checkpoint import reconcile
 from braid.model.model import Model
 from braid.model.plan import Plan
@@ -272,7 +272,7 @@ class LocalBackend:
                 item.entries,
                 asks_all=item.kind in ("verify", "score"),
             )
-        except BraidError as error:
+        except Exception as error:  # noqa: BLE001 (reported as this item's own, so that the others go on)
             return error
 
     def _alone(self, item: Item, work: Work) -> ItemResult:
