@@ -302,7 +302,7 @@ class Answer(NamedTuple):
     token: int = -1
     """The token that was drawn; -1 where none was asked for."""
     logprob: float = 0.0
-    """Of that token, as the model has it, before bias, penalty and mask; in `score` the sum over all tokens but the first."""
+    """Of that token, as the model has it, before bias and mask; in `score` the sum over all tokens but the first."""
     top: tuple[tuple[int, float], ...] = ()
     """The likeliest classes and their log-probabilities."""
     entropy: float = 0.0

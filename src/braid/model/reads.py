@@ -1,20 +1,32 @@
-"""Who reads what: span reads, and what becomes of them at each extent."""
+"""Who reads what: span reads, and the same thing flat, one entry for each query of each read.
+
+    SpanRead   queries 2 and 3 of the forward read tokens 0 … 17 of a page list, with shift 5
+    Entries    query 2 · list 0 · 0 … 17 · 5
+               query 3 · list 0 · 0 … 17 · 5
+
+A forward of many sessions has a thousand entries and is planned in a few milliseconds: what follows from them is worked
+out for all of them at once, in numpy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import chain
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from braid.cache import PageList
 
-__all__ = ["ExtentRead", "Ints", "Run", "SpanRead", "additive_mask", "runs_of"]
+__all__ = ["Bools", "Entries", "Ints", "ReadTable", "SpanRead", "starts_of"]
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+_FAR = 1 << 40
+"""More than the distance of any two positions of one list."""
 
 
 @dataclass(frozen=True)
@@ -39,107 +51,89 @@ class SpanRead:
     own: bool = False
     """The span is the queries' own stream's, where a token reads itself whatever the pattern."""
 
-    def first(self, positions: Ints, window: int | None) -> Ints:
-        """First token that each query reads on a layer with this window, `[n]`."""
-        if window is None:
-            return self.start
-        oldest = positions[self.queries] + self.shifts - window
-        return np.maximum(self.start, np.searchsorted(self.positions, oldest, side="right"))
-
-    def on_stripe(self, positions: Ints, start: int, stop: int) -> NDArray[np.bool_]:
-        """Which of the tokens `start … stop` lie on each query's stripe, `[n, stop - start]`."""
-        distance = (positions[self.queries] + self.shifts)[:, None] - self.positions[start:stop]
-        keep = distance % self.stride == self.offset
-        return keep | (distance == 0) if self.own else keep
-
 
 @dataclass(frozen=True)
-class ExtentRead:
-    """The part of a span read that falls into one extent."""
+class Entries:
+    """Reads taken apart: one entry for each query of each read that reads anything."""
 
     queries: Ints
-    """Indices of new tokens in the batch, `[n]`."""
+    """Indices of new tokens, `[E]`."""
+    reads: Ints
+    """Indices of reads, `[E]`."""
+    lists: Ints
+    """Indices of page lists, `[E]`."""
+    start: Ints
+    """First token of the list that is read, `[E]`."""
+    stop: Ints
+    """One past the last."""
     shifts: Ints
-    first: Ints
-    """First token of the extent that each query reads, `[n]`."""
-    last: Ints
-    """One past the last, `[n]`."""
-    read: SpanRead
-    start: int
-    """Index in the page list of the extent's first token."""
 
-    def allowed(self, low: int, high: int, positions: Ints) -> NDArray[np.bool_]:
-        """Which tokens `low … high` of the extent each query reads, `[n, high - low]`.
-
-        Args:
-            low, high: A range of the extent; it may reach beyond this list, where another shares the slots.
-            positions: Stored position of each new token of the batch.
-        """
-        index = np.arange(low, high)
-        allowed = (index >= self.first[:, None]) & (index < self.last[:, None])
-        if self.read.stride > 1:
-            keep = self.read.on_stripe(positions, self.start + low, self.start + high)
-            some = np.isin(self.read.queries, self.queries)
-            allowed[:, : keep.shape[1]] &= keep[some]
-        return allowed
+    def that_read(self) -> Entries:
+        """Without those that read nothing."""
+        keep = self.stop > self.start
+        if keep.all():
+            return self
+        return Entries(*(getattr(self, field.name)[keep] for field in fields(self)))
 
 
-@dataclass(frozen=True)
-class Run:
-    """Neighbouring slots, and the extents in them that are read; slots between extents are read by nobody."""
-
-    slot: int
-    length: int
-    extents: tuple[tuple[int, ExtentRead], ...]
-    """Where each extent begins in the run, and who reads it."""
-    shifts: Ints
-    """Shift of each new token before this run, `[N]`; 0 for those that read nothing in it."""
-
-    def allowed(self, num_new: int, positions: Ints) -> NDArray[np.bool_]:
-        """Which slots of the run each new token reads, `[N, length]`."""
-        allowed = np.zeros((num_new, self.length), dtype=bool)
-        for offset, extent in self.extents:
-            low, high = int(extent.first.min()), int(extent.last.max())
-            columns = slice(offset + low, offset + high)
-            allowed[extent.queries, columns] |= extent.allowed(low, high, positions)
-        return allowed
-
-
-def runs_of(by_slot: Mapping[int, Sequence[ExtentRead]], num_new: int, max_gap: int) -> list[Run]:
-    """Join extents that lie side by side and are read with the same shifts.
+class ReadTable:
+    """The reads of one forward, their entries, and the pages of their lists.
 
     Args:
-        by_slot: Extents by their first slot.
-        num_new: New tokens of the batch.
-        max_gap: Extents are joined when fewer slots than this lie between them: the unfilled end of a page, not a
-            page of somebody else.
+        reads: Who reads what.
+        positions: Stored position of each new token, `[N]`.
+        page_size: Tokens a page.
     """
-    runs: list[Run] = []
-    parts: list[tuple[int, ExtentRead]] = []
-    begin = end = 0
-    shifts, known = np.zeros(num_new, dtype=np.int64), np.zeros(num_new, dtype=bool)
-    for slot in sorted(by_slot):
-        extents = by_slot[slot]
-        low = slot + min(int(e.first.min()) for e in extents)
-        high = slot + max(int(e.last.max()) for e in extents)
-        own, own_known = np.zeros(num_new, dtype=np.int64), np.zeros(num_new, dtype=bool)
-        for extent in extents:
-            own[extent.queries], own_known[extent.queries] = extent.shifts, True
-        joins = parts and low - end < max_gap and not (known & own_known & (shifts != own)).any()
-        if not joins:
-            if parts:
-                runs.append(Run(begin, end - begin, tuple((at - begin, e) for at, e in parts), shifts))
-            parts, begin, end = [], low, low
-            shifts, known = np.zeros(num_new, dtype=np.int64), np.zeros(num_new, dtype=bool)
-        parts += [(slot, extent) for extent in extents]
-        shifts, known = np.where(own_known, own, shifts), known | own_known
-        end = max(end, high)
-    if parts:
-        runs.append(Run(begin, end - begin, tuple((at - begin, e) for at, e in parts), shifts))
-    return runs
+
+    def __init__(self, reads: Sequence[SpanRead], positions: Ints, page_size: int) -> None:
+        self.reads = reads
+        self.positions = positions
+        self.page_size = page_size
+        self.strides = np.array([read.stride for read in reads], dtype=np.int64)
+        lists: dict[PageList, int] = {}
+        self._list_of_read = [lists.setdefault(read.pages, len(lists)) for read in reads]
+        self.num_lists = len(lists)
+        read_of_entry = np.repeat(np.arange(len(reads)), [len(read.queries) for read in reads])
+        self.entries = Entries(
+            queries=_joined([read.queries for read in reads]),
+            reads=read_of_entry,
+            lists=np.asarray(self._list_of_read, dtype=np.int64)[read_of_entry],
+            start=_joined([read.start for read in reads]),
+            stop=_joined([read.stop for read in reads]),
+            shifts=_joined([read.shifts for read in reads]),
+        ).that_read()
+        self.pages: Ints = np.fromiter(chain.from_iterable(pages.pages for pages in lists), dtype=np.int64)
+        """The pages of all lists, one list after another."""
+        self.first_page = starts_of(np.array([len(pages.pages) for pages in lists], dtype=np.int64))
+        """Where in `pages` those of each list begin."""
+
+    @cached_property
+    def list_positions(self) -> tuple[Ints, Ints]:
+        """Stored positions of all lists' tokens, one list after another; and where those of each list begin."""
+        by_list = dict(zip(self._list_of_read, self.reads, strict=True))
+        positions = [by_list[index].positions for index in range(self.num_lists)]
+        return _joined(positions), starts_of(np.array([len(own) for own in positions], dtype=np.int64))
+
+    def within(self, window: int | None) -> Entries:
+        """The entries of layers with this window."""
+        entries = self.entries
+        if window is None or not len(entries.queries):
+            return entries
+        positions, begin = self.list_positions
+        of_position = np.repeat(np.arange(self.num_lists), np.diff(begin, append=len(positions)))
+        oldest = self.positions[entries.queries] + entries.shifts - window
+        # One search in the lists of all sessions, which are set so far apart that each stays within its own.
+        found = np.searchsorted(
+            positions + _FAR * of_position, oldest + _FAR * entries.lists, side="right"
+        ).astype(np.int64)
+        start = np.maximum(entries.start, found - begin[entries.lists])
+        return replace(entries, start=start).that_read()
 
 
-def additive_mask(allowed: NDArray[np.bool_], group: int, like: Tensor) -> Tensor:
-    """A mask to add to the scores, `[1, 1, n * G, T]`."""
-    mask = torch.from_numpy(allowed).to(like.device).repeat_interleave(group, 0)
-    return like.new_zeros(mask.shape).masked_fill_(~mask, -torch.inf)[None, None]
+def starts_of(lengths: Ints) -> Ints:
+    """Where stretches of these lengths begin when they lie one after another."""
+    return np.cumsum(lengths) - lengths
+
+
+def _joined(arrays: Sequence[Ints]) -> Ints:
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)
