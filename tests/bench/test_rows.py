@@ -59,7 +59,7 @@ def test_every_step_is_a_row_of_so_many_streams_behind_as_many_cached_tokens(
 def test_a_lane_never_ends(monkeypatch: pytest.MonkeyPatch, shapes: list[tuple[int, int]]) -> None:
     model = stock()
     end = model.codec.end_ids[0]
-    monkeypatch.setattr("braid.engine.core.sample", lambda logits_NV, draws: [end] * len(draws))
+    monkeypatch.setattr("braid.engine.local.backend.sample", lambda logits_NV, draws: [end] * len(draws))
     rows = SpeakingRows(model, 2, 40)
     shapes.clear()
     for _ in range(5):

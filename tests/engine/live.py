@@ -114,7 +114,7 @@ class House:
 
 
 def engine_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("braid")]
+    return [thread for thread in threading.enumerate() if thread.name == "braid-engine"]
 
 
 async def eventually(holds: Any, seconds: float = 10.0) -> None:

@@ -108,17 +108,35 @@ def _same(ours: SessionFigures, theirs: SessionFigures) -> str:
     return f"{equal} of {len(ours.output_ids)}"
 
 
-def run_sessions(model: Model, work: Workload, *, policy: SchedulerPolicy | None = None) -> OurFigures:
-    """Serve the work: all sessions are opened and written to before the clock's first step.
+def run_sessions(
+    model: Model, work: Workload, *, policy: SchedulerPolicy | None = None, rounds: int = 2
+) -> OurFigures:
+    """Serve the work on one backend, again and again, and take the fastest round.
+
+    The first round also pays for memory that was never touched, as a server pays when it starts. What one round
+    leaves in the prefix cache is forgotten before the next.
 
     Args:
         model: Stock weights with a chat template.
         work: What is asked.
         policy: Of the scheduler.
+        rounds: How often.
     """
-    sessions = len(work.users)
     longest = max(len(ids) for ids in work.prompt_ids)
-    backend = LocalBackend(model, kv_tokens=longest + (sessions + 1) * (longest + work.output_tokens))
+    backend = LocalBackend(model, kv_tokens=longest + (len(work.users) + 1) * (longest + work.output_tokens))
+    found: list[OurFigures] = []
+    for _ in range(rounds):
+        if backend.prefixes is not None:
+            backend.prefixes.clear()
+        found.append(_round(backend, work, policy))
+    backend.close()
+    return min(found, key=lambda each: each.figures.total_s)
+
+
+def _round(backend: LocalBackend, work: Workload, policy: SchedulerPolicy | None) -> OurFigures:
+    """All sessions are opened and written to before the clock's first step."""
+    sessions = len(work.users)
+    computed_before = backend.num_computed
     core = EngineCore(backend, policy=policy)
     topology = sized(preset("plain"), work.system, work.output_tokens)
     conversations = [core.open(topology) for _ in work.users]
@@ -149,12 +167,13 @@ def run_sessions(model: Model, work: Workload, *, policy: SchedulerPolicy | None
             break  # what follows is the next turn's history
     total_s = time.perf_counter() - began
     answers = [[token for _, token in c.transcript.tokens("output")] for c in conversations]
-    prefill_tokens = backend.num_computed - sum(map(len, answers))
+    prefill_tokens = backend.num_computed - computed_before - sum(map(len, answers))
     steps.sort()
     middle = steps[len(steps) // 2] if steps else (0.0, 0.0)
     drawn = sum(map(len, answers))
     decode_s = total_s - first_s
-    core.close()
+    for conversation in conversations:
+        conversation.close()
     figures = SessionFigures(
         sessions=sessions,
         prefill_s=first_s,
