@@ -41,7 +41,9 @@ def test_help_lists_every_command(arguments: list[str], braid: Braid) -> None:
         assert f" {name} " in result.stdout
 
 
-@pytest.mark.parametrize("name", ["run", "chat", "inspect", "check", "bench rows", "bench sessions", "bench overhead"])
+@pytest.mark.parametrize(
+    "name", ["run", "chat", "inspect", "check", "bench rows", "bench sessions", "bench overhead"]
+)
 def test_every_command_has_an_example(name: str, braid: Braid) -> None:
     result = braid(*name.split(), "--help")
     assert result.exit_code == 0

@@ -339,7 +339,8 @@ class Soak:
             gc.collect()
             self.report.memory.append(resident())
         gc.unfreeze()
-        self.loop.core.journal._file.flush()  # type: ignore[union-attr]
+        assert self.loop.core.journal is not None
+        self.loop.core.journal.close()
 
     # ---- clients
 

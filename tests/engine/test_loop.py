@@ -375,23 +375,24 @@ async def test_closing_works_in_a_cancelled_scope() -> None:
 
 
 async def test_iteration_that_is_cancelled_again_and_again_loses_nothing() -> None:
-    async with House(fail=lambda item: time.sleep(0.0005)) as house:
+    """Whenever there is nothing to hear it is cancelled, and only then the next row is let through."""
+    gate = Gate()
+    async with House(fail=gate) as house:
         session = house.open()
-        session.max_rows = 250
+        session.max_rows = 60
         seen: list[Event] = []
         async with session:
             await say(session)
             events = aiter(session)
             num_cancelled = 0
-            while True:
-                with anyio.move_on_after(0.0007) as scope:
-                    try:
-                        seen.append(await anext(events))
-                    except StopAsyncIteration:
-                        break
-                num_cancelled += scope.cancelled_caught
-        assert num_cancelled
-        assert row_times(seen) == list(range(250))
+            while not (seen and isinstance(seen[-1], ClosedEvent)):
+                with anyio.move_on_after(0.002) as scope:
+                    seen.append(await anext(events))
+                if scope.cancelled_caught:
+                    num_cancelled += 1
+                    gate.let(1)
+        assert num_cancelled >= 55
+        assert row_times(seen) == list(range(60))
         assert not session._handle._main._bell._waiting  # type: ignore[union-attr]
 
 
@@ -569,27 +570,27 @@ async def test_forking_needs_a_seat_and_an_open_session() -> None:
 
 @pytest.mark.parametrize("topology", [rows(), views()], ids=["rows", "views"])
 async def test_an_evicted_session_goes_on_as_if_nothing_had_happened(topology: Topology) -> None:
-    async def spoken(evicts: bool) -> list[Any]:
+    async def spoken(evicts: bool) -> list[list[int]]:
         async with House() as house, house.open(topology, seed=3) as session:
             for text in ("hello", "once more"):
                 await say(session, text)
                 start = session.rows
-                await rows_reach(session, start + 30)
-                if evicts:
-                    for _ in range(5):
-                        await session.evict()
-                        await rows_reach(session, session.rows + 1)
+                await rows_reach(session, start + 40)
+                for _ in range(5 if evicts else 0):
+                    await session.evict()
+                    await rows_reach(session, session.rows + 1)
                 await session.interrupt()
                 await session.wait_for_turn()
                 if evicts:
                     await session.evict()
                     assert session.look().is_evicted
                     assert house.backend.pool.num_used == 0
-            return [row.cells["output"].token for row in session.transcript.rows if "output" in row.cells][
-                :30
+            turns = session.transcript.turns()
+            return [
+                [row.cells["output"].token for row in turn if "output" in row.cells][:25] for turn in turns
             ]
 
-    assert await spoken(True) == await spoken(False)
+    assert await spoken(evicts=True) == await spoken(evicts=False)
 
 
 async def test_a_session_that_idles_gives_its_cache_back() -> None:

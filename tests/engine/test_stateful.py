@@ -382,8 +382,8 @@ def _settings(examples: int, steps: int) -> settings:
     return settings(max_examples=examples, stateful_step_count=steps, deadline=None)
 
 
-RealLife.TestCase.settings = _settings(20, 40)
-NullLife.TestCase.settings = _settings(120, 50)
+RealLife.TestCase.settings = _settings(16, 40)
+NullLife.TestCase.settings = _settings(100, 50)
 
 TestRealLife = RealLife.TestCase
 TestNullLife = NullLife.TestCase

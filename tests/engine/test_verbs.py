@@ -385,6 +385,31 @@ def test_what_a_closed_stream_held_back_begins_no_turn(decoding: Decoding) -> No
     goes_on(place)
 
 
+def test_a_burst_and_the_row_behind_it_are_promised_together() -> None:
+    """One token more of each would fit into the page that is there; both together need another page."""
+    backend = NullBackend(NullModel(codec(), silence_token_id=SILENCE), kv_tokens=8, page_size=4)
+    core = EngineCore(backend)
+    topology = Topology(
+        streams={
+            "user": StreamSpec(direction="input", feed="burst"),
+            "output": StreamSpec(direction="output", wait_k="end"),
+        }
+    )
+    first, second = core.open(topology), core.open(topology)
+
+    def write(conversation: Conversation, text: str) -> None:
+        core.do(conversation, "write", "user", text)
+        core.do(conversation, "flush", "user")
+
+    write(first, "abc")
+    drive(core, first)
+    write(first, "de")
+    write(second, "f")
+    report = core.step([first, second])
+    assert len(report.deferred) == 1 and not report.failures
+    assert not first.is_closed and not second.is_closed
+
+
 # ---- what the engine says without a verb
 
 

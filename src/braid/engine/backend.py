@@ -374,7 +374,7 @@ class Backend(Protocol):
         ...
 
     def reserve(self, session: int, needs: Sequence[tuple[str, int]]) -> None:
-        """Promise room for so many more tokens of these spans; the promise lasts until the next step is over.
+        """Promise room for so many more tokens of these spans, each named once, until the next step is over.
 
         Raises:
             PoolFullError, PoolTooSmallError: There is none, beside what was promised already; nothing was changed.

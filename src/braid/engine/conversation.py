@@ -363,7 +363,7 @@ class Conversation:
             return
         self._apply([Drop(self.number)])
         self.is_evicted = True
-        self._refilling = None
+        self._refilling = self._to_keep = None
 
     # ---- asking
 
@@ -659,8 +659,11 @@ class Conversation:
         for label, count in rows.burst:
             burst.append((label, min(count, found - sum(n for _, n in burst))))
         recalled = RowPlan(tuple(part for part in burst if part[1] > 0), (), False)
+        if not recalled.burst:
+            return []
         self._lengthen_path(recalled)
-        return self._rows.make(NextRows(recalled)).read if recalled.burst else []
+        self._to_keep = None  # it is kept already
+        return self._rows.make(NextRows(recalled)).read
 
     def _burst_cells(self, rows: RowPlan) -> list[Cell]:
         t = self.record.t

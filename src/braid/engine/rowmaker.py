@@ -8,6 +8,7 @@ last row                 b  + outputs   those that speak say their token;
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -67,12 +68,13 @@ class RowMaker:
         self._is_plain = not stage.keeps_silence
 
     def needs(self, coming: NextRows) -> list[tuple[str, int]]:
-        """Tokens that will be kept, by span."""
+        """Tokens that will be kept, by span; each span once, since two parts of a page may be more than one page."""
         stage, rows = self._stage, coming.rows
         needs: list[tuple[str, int]] = []
         if rows is not None:
-            needs += rows.burst
-            needs += [(label, 1) for label in rows.row]
+            entering = Counter(dict(rows.burst))
+            entering.update(rows.row)
+            needs += entering.items()
         if rows is not None and rows.outputs:
             kept = stage.keeps_silence
             for lane in stage.outputs:
