@@ -311,6 +311,8 @@ class Soak:
         assert await self.engine.aclose(timeout_s=5.0) == []
         await eventually(lambda: not engine_threads())
         await eventually(lambda: {task.id for task in anyio.get_running_tasks()} <= before)
+        assert self.loop.core.journal is not None
+        self.loop.core.journal.close()
         self.report.seconds = time.monotonic() - began
         self.report.steps = self.loop.core.num_steps
         self._check_what_is_left()
@@ -339,8 +341,6 @@ class Soak:
             gc.collect()
             self.report.memory.append(resident())
         gc.unfreeze()
-        assert self.loop.core.journal is not None
-        self.loop.core.journal.close()
 
     # ---- clients
 

@@ -147,7 +147,8 @@ class Conversation:
         self._refilling: Refilling | None = None
         """Once an evicted session has something to do: how far its spans are filled again."""
         self._coming: NextRows | None = None
-        self._asked: list[str] = []
+        self._asked: list[tuple[str, bool]] = []
+        """Who is asked by the forward that is under way, and whether only how sure the model is."""
         self._compiled = {
             lane.label: self.model.grammars.compile(lane.spec.grammar, at_start=lane.spec.prefix is None)
             for lane in self.stage.outputs
@@ -527,12 +528,15 @@ class Conversation:
             answers: One for each lane that was asked, in the order of the item's entries.
         """
         silence = self.model.silence_token_id
-        for label, answer in zip(self._asked, answers, strict=True):
+        for (label, is_wait), answer in zip(self._asked, answers, strict=True):
             lane = self.stage.lane(label)
             if isinstance(lane, InputLane):
                 self._note_sureness(lane, answer)
-            elif lane.phase == "waiting":
-                self._decide_wait(lane, answer)
+            elif is_wait or lane.phase == "waiting":
+                if (
+                    is_wait and lane.phase == "waiting"
+                ):  # else a verb has put it to sleep, or made it wait again
+                    self._decide_wait(lane, answer)
             elif not lane.is_awake or lane.pending is not None:
                 continue  # a verb came in between
             elif lane.forced:
@@ -695,7 +699,7 @@ class Conversation:
         return self.stage.preamble is not None and self.stage.preamble.is_stale
 
     def _item(self, kind: Kind, entries: Sequence[Entry]) -> Item:
-        self._asked = [entry.lane for entry in entries if entry.ask is not None]
+        self._asked = [(e.lane, not e.ask.draws) for e in entries if e.ask is not None]
         return Item(self.number, kind, entries)
 
     def _require_length(self, coming: NextRows) -> None:

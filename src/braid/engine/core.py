@@ -384,16 +384,23 @@ class EngineCore:
             for (conversation, _), result in zip(batch, results, strict=True):
                 if conversation.is_closed:
                     continue
-                if result.error is None:
-                    conversation.advance(result.answers)
-                    conversation.keep_prefixes()
-                    if self.metrics is not None and conversation.is_first_due:
-                        self._note_first_tokens(conversation, now + report.forward_s, self.metrics)
-                    continue
+                error = result.error
+                if error is None:
+                    try:
+                        self._advance(conversation, result, now + report.forward_s)
+                        continue
+                    except Exception as mistake:  # noqa: BLE001 (of ours: it must not harm the others)
+                        error = mistake
                 # The cache lacks keys that the books have: this session cannot go on, the others can.
-                report.failures.append((conversation, result.error))
-                conversation.fail(as_braid_error(result.error))
+                report.failures.append((conversation, error))
+                conversation.fail(as_braid_error(error))
                 self._forget(conversation)
+
+    def _advance(self, conversation: Conversation, result: ItemResult, now: float) -> None:
+        conversation.advance(result.answers)
+        conversation.keep_prefixes()
+        if self.metrics is not None and conversation.is_first_due:
+            self._note_first_tokens(conversation, now, self.metrics)
 
     @staticmethod
     def _note_first_tokens(conversation: Conversation, now: float, metrics: EngineMetrics) -> None:
