@@ -217,10 +217,10 @@ async def test_a_session_waits_for_a_slow_listener_and_goes_on_when_half_is_read
     """Nothing is lost, the order is kept, and nobody else waits."""
     limits = EngineLimits(max_events=64)
     async with House(limits=limits) as house, house.open() as slow, house.open() as other:
+        events = aiter(slow)
+        first = await take(events, 1)  # from now on somebody listens, so that nothing goes unheard
         for session in (slow, other):
             await say(session)
-        events = aiter(slow)
-        first = await take(events, 1)
         await eventually(lambda: slow._handle.is_paused)  # type: ignore[union-attr]
         assert await is_still(slow)
         assert slow.rows <= 64

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braid.checks.subject import RecordingCore, Subject
-from braid.engine.backend import Answer, Ask
+from braid.engine.backend import Answer, Ask, Draw
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
-from braid.engine.journal import Journal
+from braid.engine.journal import Journal, replay
 from braid.engine.loop import EngineLoop
 from braid.engine.scheduler import SchedulerPolicy
-from braid.errors import EmptyInputError, SessionClosedError
+from braid.errors import EmptyInputError, InputError, SessionClosedError, SessionError
 from braid.model.model import Model
 from braid.sessions.session import Engine
 from braid.streams.entries import LifeEvent
@@ -34,6 +35,7 @@ from braid.streams.topology import Topology
 from braid.testing import NullBackend, NullModel
 from tests.engine.harness import SILENCE, codec, trained
 from tests.engine.live import eventually, rows, spec, views
+from tests.engine.witness import check_books
 
 ALWAYS_SPEAKS = SamplingSpec(logit_bias={SILENCE: -1e9})
 
@@ -646,6 +648,110 @@ def test_a_result_on_its_way_holds_the_turn() -> None:
             run(core)
             assert conversation.turn_is_over
             assert conversation.turn == 1
+
+
+# ---- verbs that come while a forward is computed
+
+LIVES = {
+    "rows": rows({"user": spec("input"), "thought": spec(max_streams=2), "output": spec(max_tokens=9)}),
+    "late": rows({"user": spec("input"), "output": spec(wait_k=AdaptiveWait(max=6), max_tokens=9)}),
+    "even later": rows(
+        {"user": spec("input"), "output": spec(wait_k=AdaptiveWait(measure="input", max=9), max_tokens=9)}
+    ),
+    "kept": rows({"user": spec("input"), "output": spec(max_tokens=9), "note": spec()}, silence="kept"),
+    "audit": rows(
+        {
+            "user": spec("input"),
+            "output": spec(),
+            "audit": spec(trigger=Trigger(on="output", pattern="[abc]")),
+        }
+    ),
+    "views": Topology(
+        decoding="views",
+        streams={
+            "user": spec("input"),
+            "thought": spec(visibility="internal", wait_k=2, max_tokens=9),
+            "output": spec(wait_k="end", max_tokens=9, stop=("ab",)),
+        },
+    ),
+}
+_verbs = st.sampled_from(
+    [
+        ("write", "user", "a word "),
+        ("write", "user", "x"),
+        ("end", None),
+        ("flush", "user"),
+        ("interrupt", None),
+        ("interrupt", "output"),
+        ("cancel", None),
+        ("cancel", "output"),
+        ("force", "output", None),
+        ("force", "output", "so"),
+        ("await_result",),
+        ("result_came",),
+        ("close_stream", "user"),
+        ("close_stream", "output"),
+        ("close", "meanwhile"),
+    ]
+)
+_moments = st.lists(st.tuples(st.integers(0, 2), _verbs), max_size=3)
+
+
+def mumble(draw: Draw) -> int:
+    """Speaks, falls silent and ends, by a hash."""
+    luck = hash((draw.seed, draw.turn, draw.index, len(draw.lane))) % 20
+    if luck < 6 and SILENCE not in draw.banned:
+        return SILENCE
+    return codec().end_ids[0] if luck == 19 else 97 + luck % 5
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.sampled_from(sorted(LIVES)), min_size=3, max_size=3),
+    st.booleans(),
+    st.integers(0, 5),
+    st.lists(st.tuples(_moments, _moments), min_size=1, max_size=30),
+)
+def test_verbs_during_a_forward_harm_nobody_and_are_replayed_where_they_came(
+    kinds: list[str], forces: bool, seed: int, moments: list[tuple[Any, Any]]
+) -> None:
+    def core(journal: Journal | None) -> EngineCore:
+        backend = NullBackend(
+            NullModel(codec(), silence_token_id=SILENCE),
+            speak=mumble,
+            kv_tokens=600,
+            page_size=4,
+            confidence=0.4,
+        )
+        policy = SchedulerPolicy(step_tokens=24, chunk_tokens=8, min_chunk_tokens=2)
+        return EngineCore(backend, policy=policy, journal=journal)
+
+    journal = Journal()
+    engine = core(journal)
+    found = [engine.open(LIVES[kind], seed=seed + n, forces_answers=forces) for n, kind in enumerate(kinds)]
+    for conversation in found:
+        engine.do(conversation, "write", "user", "a few words ")
+
+    def do(moment: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
+        for number, verb in moment:
+            if not found[number].is_closed:
+                with suppress(SessionError, InputError):
+                    engine.do(found[number], *verb)
+
+    waiting: list[Any] = []
+
+    def publish(_news: Sequence[Conversation]) -> None:
+        if waiting:
+            do(waiting.pop())
+
+    for before, during in moments:
+        do(before)
+        waiting.append(during)
+        report = engine.step(found, publish=publish)
+        assert not report.failures
+        check_books(engine)
+    again = replay(core(None), journal.entries)
+    assert [again[c.number].transcript for c in found] == [c.transcript for c in found]
 
 
 # ---- many turns (8)

@@ -40,6 +40,7 @@ CHUNK = 8
 
 texts = st.sampled_from(["a", "hi ", "hello ", "hello there, ", "the same beginning, and then more of it. "])
 which = st.integers(0, 99)
+verbs = st.sampled_from(["end", "flush", "interrupt", "cancel", "force", "force_text", "close_stream"])
 policies = st.builds(
     SchedulerPolicy,
     step_tokens=st.sampled_from([6, 40, 2048]),
@@ -112,13 +113,11 @@ class Life(RuleBasedStateMachine):
             self.step_once([conversation])
 
     @precondition(lambda self: self.sessions)
-    @rule(
-        index=which,
-        lane=which,
-        verb=st.sampled_from(["end", "flush", "interrupt", "cancel", "force", "force_text", "close_stream"]),
-    )
+    @rule(index=which, lane=which, verb=verbs)
     def say(self, index: int, lane: int, verb: str) -> None:
-        conversation = self.some(index)
+        self.say_to(self.some(index), lane, verb)
+
+    def say_to(self, conversation: Conversation, lane: int, verb: str) -> None:
         labels = [*(other.label for other in conversation.table.lanes), "nobody"]
         label = labels[lane % len(labels)]
         if verb == "force_text":
@@ -152,14 +151,18 @@ class Life(RuleBasedStateMachine):
         self.sessions.append(twin)
 
     @precondition(lambda self: self.sessions)
-    @rule(index=which, count=st.integers(0, 3))
-    def evict(self, index: int, count: int) -> None:
-        """Out of the cache, and some of the way back."""
+    @rule(index=which, count=st.integers(0, 3), lane=which, verb=st.none() | verbs)
+    def evict(self, index: int, count: int, lane: int, verb: str | None) -> None:
+        """Out of the cache, some of the way back, and then something happens."""
         conversation = self.some(index)
         self.core.evict(conversation)
         assert conversation.kv_tokens == held_tokens(self.core, conversation) == 0
         for _ in range(count):
             self.step_once([conversation])
+        if verb is not None:
+            self.say_to(conversation, lane, verb)
+            for _ in range(6):
+                self.step_once([conversation])
 
     @precondition(lambda self: self.sessions)
     @rule(keep=st.integers(0, 3), count=st.integers(1, 6), stays=st.integers(0, 3))
