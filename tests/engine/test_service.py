@@ -675,26 +675,27 @@ LIVES = {
         },
     ),
 }
-_verbs = st.sampled_from(
+_acts = st.sampled_from(
     [
-        ("write", "user", "a word "),
-        ("write", "user", "x"),
-        ("end", None),
-        ("flush", "user"),
-        ("interrupt", None),
-        ("interrupt", "output"),
-        ("cancel", None),
-        ("cancel", "output"),
-        ("force", "output", None),
-        ("force", "output", "so"),
-        ("await_result",),
-        ("result_came",),
-        ("close_stream", "user"),
-        ("close_stream", "output"),
-        ("close", "meanwhile"),
+        [("write", "user", "a word ")],
+        [("write", "user", "x")],
+        [("end", None)],
+        [("write", "user", "y "), ("end", "user")],
+        [("flush", "user")],
+        [("interrupt", None)],
+        [("interrupt", "output")],
+        [("cancel", None)],
+        [("cancel", "output"), ("force", "output", None)],
+        [("cancel", None), ("force", "output", "so")],
+        [("force", "output", None)],
+        [("force", "output", "so"), ("interrupt", "output")],
+        [("await_result",), ("write", "user", "z "), ("result_came",)],
+        [("close_stream", "user")],
+        [("close_stream", "output")],
+        [("close", "meanwhile")],
     ]
 )
-_moments = st.lists(st.tuples(st.integers(0, 2), _verbs), max_size=3)
+_moments = st.lists(st.tuples(st.integers(0, 2), _acts), max_size=2)
 
 
 def mumble(draw: Draw) -> int:
@@ -732,9 +733,9 @@ def test_verbs_during_a_forward_harm_nobody_and_are_replayed_where_they_came(
     for conversation in found:
         engine.do(conversation, "write", "user", "a few words ")
 
-    def do(moment: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
-        for number, verb in moment:
-            if not found[number].is_closed:
+    def do(moment: Sequence[tuple[int, list[Any]]]) -> None:
+        for number, verbs in moment:
+            for verb in verbs if not found[number].is_closed else ():
                 with suppress(SessionError, InputError):
                     engine.do(found[number], *verb)
 
@@ -752,6 +753,28 @@ def test_verbs_during_a_forward_harm_nobody_and_are_replayed_where_they_came(
         check_books(engine)
     again = replay(core(None), journal.entries)
     assert [again[c.number].transcript for c in found] == [c.transcript for c in found]
+
+
+@pytest.mark.parametrize("kind", LIVES)
+def test_an_output_that_is_cancelled_and_forced_while_it_is_asked_begins_anew(kind: str) -> None:
+    core = NullCore(speak=lambda draw: 97, confidence=0.1)
+    conversation, other = core.open(LIVES[kind]), core.open(rows())
+    for one in (conversation, other):
+        say(one, "a few words")
+    is_done = False
+
+    def meanwhile(_news: Sequence[Conversation]) -> None:
+        nonlocal is_done
+        if wakes(conversation, "output") and not is_done:
+            is_done = True
+            core.do(conversation, "cancel", "output")
+            core.do(conversation, "force", "output", "so")
+
+    for _ in range(40):
+        assert not core.step([conversation, other], publish=meanwhile).failures
+    assert [wake.reason for wake in wakes(conversation, "output")][1:] == ["forced"]
+    assert conversation.transcript.text("output").startswith("soa")
+    assert len(other.transcript.tokens("output")) > 20
 
 
 # ---- many turns (8)

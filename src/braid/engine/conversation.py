@@ -533,9 +533,8 @@ class Conversation:
             if isinstance(lane, InputLane):
                 self._note_sureness(lane, answer)
             elif is_wait or lane.phase == "waiting":
-                if (
-                    is_wait and lane.phase == "waiting"
-                ):  # else a verb has put it to sleep, or made it wait again
+                # Where only one of them holds, a verb has put it to sleep meanwhile, or made it wait again.
+                if is_wait and lane.phase == "waiting":
                     self._decide_wait(lane, answer)
             elif not lane.is_awake or lane.pending is not None:
                 continue  # a verb came in between

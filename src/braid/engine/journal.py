@@ -39,7 +39,7 @@ class Journal:
         path: A file that entries are appended to as they happen; None keeps them in memory alone.
 
     Raises:
-        TranscriptError: The file cannot be written.
+        TranscriptError: The file cannot be written, now or when something happens.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -111,10 +111,14 @@ class Journal:
             self._file.close()
 
     def _add(self, **entry: Any) -> None:
-        if self._file is not None:
-            self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
-        else:
+        if self._file is None:
             self.entries.append(entry)
+            return
+        line = json.dumps(entry, ensure_ascii=False) + "\n"
+        try:
+            self._file.write(line)
+        except (OSError, ValueError) as error:  # a full disk; a file that is closed
+            raise TranscriptError(f"cannot write the journal {self._file.name}: {error}") from error
 
 
 def _during(is_during: bool) -> Entry:

@@ -44,7 +44,8 @@ class _Source:
             return pool_KSD[:, self.slot : self.slot + self.width]
         num_kv_heads, _, head_dim = pool_KSD.shape
         pages = pool_KSD.view(num_kv_heads, -1, page_size * head_dim)
-        room = scratch.room("gathered", num_kv_heads, len(self.pages_P), pages.shape[2], dtype=pages.dtype)
+        shape = (num_kv_heads, self.pages_P.shape[0], page_size * head_dim)
+        room = scratch.room("gathered", shape, pool_KSD.dtype)
         return torch.index_select(pages, 1, self.pages_P, out=room).view(-1, self.width, head_dim)
 
 
@@ -108,30 +109,35 @@ def attend_jointly(
     Returns:
         `[R, A, D]`.
     """
-    num_rows, num_heads, _ = queries_RAD.shape
-    num_kv_heads = len(call.keys_KSD)
+    num_rows, num_heads, head_dim = queries_RAD.shape
+    num_kv_heads = call.keys_KSD.shape[0]
     shape = (num_kv_heads, plan.num_clusters, num_heads // num_kv_heads, num_rows // plan.num_clusters)
-    scaled_RAD = queries_RAD * call.scaling
-    rotated = [_by_cluster(q, shape) for q in plan.rotations.apply(call.apply_rotary, scaled_RAD)]
+    rotated: list[Tensor] = []
+    for index, queries in enumerate(plan.rotations.apply(call.apply_rotary, queries_RAD)):
+        room = call.scratch.room(f"queries {index}", (*shape, head_dim), queries.dtype)
+        rotated.append(torch.mul(_by_cluster(queries, shape), call.scaling, out=room))
     scores: list[Tensor] = []
     for index, source in enumerate(plan.sources):
-        keys = source.read(call.keys_KSD, call.page_size, call.scratch).transpose(1, 2)
-        rows = rotated[plan.rotations.of_turn[source.turn]].view(len(keys), -1, keys.shape[1])
-        room = call.scratch.room(f"scores {index}", *rows.shape[:2], source.width, dtype=rows.dtype)
-        scores.append(torch.bmm(rows, keys, out=room).view(num_kv_heads, -1, source.width))
+        keys = source.read(call.keys_KSD, call.page_size, call.scratch)
+        batch = keys.shape[0]
+        rows = rotated[plan.rotations.of_turn[source.turn]].view(batch, -1, head_dim)
+        room = call.scratch.room(f"scores {index}", (batch, rows.shape[1], source.width), rows.dtype)
+        scores.append(torch.bmm(rows, keys.transpose(1, 2), out=room).view(num_kv_heads, -1, source.width))
     if new is not None:
-        scores.append((rotated[0] * _by_cluster(new[0], shape)).sum(-1, keepdim=True))
+        own = (rotated[0] * _by_cluster(new[0], shape)).sum(-1)
+        scores.append(own.view(num_kv_heads, -1, 1))
     weights = _weights(plan, call, scores, shape)
     out: Tensor | None = None
     column = 0
     for source in plan.sources:
         values = source.read(call.values_KSD, call.page_size, call.scratch)
-        rows = weights[:, :, column : column + source.width].view(len(values), -1, source.width)
-        before = None if out is None else out.view(*rows.shape[:2], -1)
+        batch = values.shape[0]
+        rows = weights.narrow(2, column, source.width).view(batch, -1, source.width)
+        before = None if out is None else out.view(batch, rows.shape[1], -1)
         out = torch.bmm(rows, values) if before is None else torch.baddbmm(before, rows, values)
         column += source.width
     if new is not None:
-        own = weights[:, :, column : column + 1] * _by_cluster(new[1], shape)
+        own = weights.narrow(2, column, 1).view(*shape, 1) * _by_cluster(new[1], shape)
         out = own if out is None else out.view(own.shape) + own
     assert out is not None, "a query reads something, if only itself"
     return out.view(*shape, -1).permute(1, 3, 0, 2, 4).reshape(num_rows, num_heads, -1)
@@ -141,24 +147,28 @@ def _weights(
     plan: JointPlan, call: LayerCall, scores: list[Tensor], shape: tuple[int, int, int, int]
 ) -> Tensor:
     """From the scores of each source's columns to the weights of all, `[K, C * G * M, T]`."""
-    dtype, width = scores[0].dtype, sum(part.shape[2] for part in scores)
-    room = call.scratch.room("scores", *scores[0].shape[:2], width, dtype=dtype)
-    joined = call.capped(scores[0] if len(scores) == 1 else torch.cat(scores, 2, out=room))
-    joined_KCGMT = joined.view(*shape, -1)
+    dtype, num_rows = scores[0].dtype, scores[0].shape[1]
+    width = sum(part.shape[2] for part in scores)
+    if len(scores) == 1:
+        joined = scores[0]
+    else:
+        room = call.scratch.room("scores", (shape[0], num_rows, width), dtype)
+        joined = torch.cat(scores, 2, out=room)
+    joined_KCGMT = call.capped(joined).view(*shape, width)
     if plan.mask is not None:
-        joined_KCGMT[..., : plan.mask.shape[-1]] += plan.mask
+        joined_KCGMT.narrow(4, 0, plan.mask.shape[3]).add_(plan.mask)
     if plan.own_mask is not None:
-        joined_KCGMT[..., -1:] += plan.own_mask
+        joined_KCGMT.narrow(4, width - 1, 1).add_(plan.own_mask)
     if call.sinks_A is not None:
         sinks = call.sinks_A.view(shape[0], 1, -1, 1, 1).expand(*shape, 1)
-        joined = torch.cat((joined_KCGMT, sinks.to(dtype)), -1).flatten(1, 3)
+        joined_KCGMT = torch.cat((joined_KCGMT, sinks.to(dtype)), -1)
     accurate = torch.promote_types(dtype, torch.float32)
-    room = call.scratch.room("weights", *joined.shape, dtype=accurate)
-    return torch.softmax(joined, -1, dtype=accurate, out=room).to(dtype)
+    room = call.scratch.room("weights", joined_KCGMT.shape, accurate)
+    return torch.softmax(joined_KCGMT, -1, dtype=accurate, out=room).to(dtype).flatten(1, 3)
 
 
 def _by_cluster(states_RAD: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
-    """`[R, A or K, D]` as `[K, C * G * M, D]`: the rows of a cluster lie together."""
+    """`[R, A or K, D]` as `[K, C, G, M, D]`."""
     num_kv_heads, num_clusters, group, members = shape
     states = states_RAD.view(num_clusters, members, num_kv_heads, -1, states_RAD.shape[-1])
-    return states.permute(2, 0, 3, 1, 4).expand(-1, -1, group, -1, -1).flatten(1, 3)
+    return states.permute(2, 0, 3, 1, 4).expand(-1, -1, group, -1, -1)

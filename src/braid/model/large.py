@@ -46,7 +46,7 @@ class _Call:
         if self.slots_T is None:
             return pool_KSD[:, self.slot : self.slot + self.length]
         num_kv_heads, _, head_dim = pool_KSD.shape
-        gathered = scratch.room(room, num_kv_heads, self.length, head_dim, dtype=pool_KSD.dtype)
+        gathered = scratch.room(room, (num_kv_heads, self.length, head_dim), pool_KSD.dtype)
         return torch.index_select(pool_KSD, 1, self.slots_T, out=gathered)
 
 

@@ -30,14 +30,18 @@ class Scratch:
 
     def __init__(self, like: Tensor) -> None:
         self._like = like
-        self._rooms: dict[tuple[str, torch.dtype], Tensor] = {}
+        self._stores: dict[tuple[str, torch.dtype], Tensor] = {}
+        self._rooms: dict[tuple[str, tuple[int, ...], torch.dtype], Tensor] = {}
 
-    def room(self, name: str, *shape: int, dtype: torch.dtype) -> Tensor:
+    def room(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The room of this name, with whatever is in it; who asks for it next writes over it."""
-        size, kept = math.prod(shape), self._rooms.get((name, dtype))
-        if kept is None or len(kept) < size:
-            kept = self._rooms[name, dtype] = self._like.new_empty(size, dtype=dtype)
-        return kept[:size].view(shape)
+        room = self._rooms.get((name, shape, dtype))
+        if room is None:
+            size, store = math.prod(shape), self._stores.get((name, dtype))
+            if store is None or store.shape[0] < size:
+                store = self._stores[name, dtype] = self._like.new_empty(size, dtype=dtype)
+            room = self._rooms[name, shape, dtype] = store[:size].view(shape)
+        return room
 
 
 @dataclass(frozen=True)
