@@ -80,17 +80,34 @@ def alone(topology: Topology, *texts: str, seed: int = 0, model: Model | None = 
 @pytest.mark.parametrize("topology", [ROWS, VIEWS], ids=["rows", "views"])
 def test_a_second_session_computes_only_what_is_new_and_sees_the_same(topology: Topology) -> None:
     core = core_for(topology)
+    texts = ("something ", "a question ", "a question ")
     cost, _ = alone(topology, "a question ")
-    costs = [ask(core, core.open(topology), text) for text in ("something ", "a question ", "a question ")]
+    costs = [ask(core, core.open(topology), text) for text in texts]
     # The whole system prompt, or the template with it, is there already; of the same question its burst too.
     assert costs[1] <= cost - len(SYSTEM)
     in_common = len("a question ") if topology.decoding == "rows" else 0
     assert costs[2] <= costs[1] - in_common + 3
-    for conversation, text in zip(
-        core.conversations.values(), ("something ", "a question ", "a question "), strict=True
-    ):
-        assert core.difference(conversation) <= TOLERANCE
+    for conversation, text in zip(core.conversations.values(), texts, strict=True):
         assert told(conversation) == alone(topology, text)[1]
+        ask(core, conversation, "and more ")  # whoever writes on in a page that others share has a copy of it
+    for conversation in core.conversations.values():
+        assert core.difference(conversation) <= TOLERANCE
+
+
+def test_a_session_goes_on_in_a_page_in_which_another_has_parted_from_it() -> None:
+    core = core_for(ROWS)
+    first, second = core.open(ROWS), core.open(ROWS)
+    core.do(first, "write", "system", SYSTEM)
+    core.do(first, "write", "user", "the same, then one ")
+    drive(core, first)
+    core.do(second, "write", "system", SYSTEM)
+    core.do(second, "write", "user", "the same, then two ")
+    drive(core, second)
+    for conversation in (first, second):
+        core.do(conversation, "end")
+        drive(core, conversation)
+    assert core.witness.usage().prefix_hits == 1
+    assert core.difference(first) <= TOLERANCE and core.difference(second) <= TOLERANCE
 
 
 @settings(max_examples=10, phases=UNSHRUNK)
