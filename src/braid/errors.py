@@ -82,6 +82,7 @@ __all__ = [
     "UnsupportedModelError",
     "WeightsCorruptError",
     "WeightsMissingError",
+    "error_of",
 ]
 
 
@@ -343,3 +344,17 @@ class UnsupportedByBackend(BraidError):
 
     exit_code = 70
     code = "backend.unsupported"
+
+
+def error_of(code: str, message: str) -> BraidError:
+    """Return the error whose class has this wire code; of an unknown one, a plain `BraidError`.
+
+    >>> error_of("session.closed", "it is closed")
+    SessionClosedError('it is closed')
+    """
+    kinds: list[type[BraidError]] = [BraidError]
+    for kind in kinds:
+        if kind.code == code:
+            return kind(message)
+        kinds += kind.__subclasses__()
+    return BraidError(message)

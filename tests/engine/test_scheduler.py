@@ -386,18 +386,23 @@ def test_it_knows_neither_tensors_nor_clocks_nor_chance() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rows", "bursts", "mixed"])
-def test_sixty_four_demands_take_microseconds(kind: str) -> None:
-    """Typically 85 to 120 µs; the best of many, so that a busy machine does not matter, with room for a slow one."""
+def test_the_time_of_a_schedule_grows_with_the_sessions_no_faster(kind: str) -> None:
+    """Eight times the sessions take about eight times as long; 64 take 85 to 120 µs on a quiet machine.
+
+    Both are the best of many, timed in turns, so that a busy machine and a tracing one are borne by both alike.
+    """
     make = {
         "rows": lambda i: speaking(i),
         "bursts": lambda i: prompt(i, i % 3),
         "mixed": lambda i: Demand(i, i % 5, (0, 0, 1, 500)[i % 4], i % 3, i % 2, float(i % 7)),
     }[kind]
-    demands = [make(session) for session in range(64)]
-    scheduler = Scheduler()
-    best = math.inf
-    for _ in range(200):
-        began = time.perf_counter()
-        scheduler.schedule(demands, now=1.0)
-        best = min(best, time.perf_counter() - began)
-    assert best <= 400e-6
+    best = {64: math.inf, 512: math.inf}
+    for _ in range(60):
+        for number in best:
+            demands = [make(session) for session in range(number)]
+            scheduler = Scheduler()
+            began = time.perf_counter()
+            scheduler.schedule(demands, now=1.0)
+            best[number] = min(best[number], time.perf_counter() - began)
+    assert best[512] <= 16 * best[64]
+    assert best[64] <= 2e-3

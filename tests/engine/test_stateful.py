@@ -9,6 +9,7 @@ Two machines make up lives of sessions, verb by verb and step by step, and look 
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -23,6 +24,7 @@ from braid.engine import conversation as conversation_module
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.journal import Journal, replay
+from braid.engine.record import LedgerLine, as_event
 from braid.engine.scheduler import SchedulerPolicy
 from braid.errors import BraidError, CacheError, InputError, SessionError
 from braid.streams.patterns import Striped, Window
@@ -50,6 +52,23 @@ policies = st.builds(
 )
 
 
+def lines_of(conversation: Conversation) -> list[Any]:
+    """Its ledger, as it comes back from a store."""
+    news = conversation.record._news
+    return json.loads(json.dumps([piece.line for piece in news if isinstance(piece, LedgerLine)]))
+
+
+def events_of(conversation: Conversation) -> list[Any]:
+    return [as_event(news) for news in conversation.record._news if not isinstance(news, LedgerLine)]
+
+
+def lasting(state: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What of a session's state outlives a process: all but what the cache holds, and when its input was written."""
+    entries, _, _, inputs, outputs, turn, is_over, is_closed, _, num_awaited = state
+    inputs = [(label, [w._replace(at=0.0) for w in queue], *rest) for label, queue, *rest in inputs]
+    return entries, inputs, outputs, turn, is_over, is_closed, num_awaited
+
+
 class Life(RuleBasedStateMachine):
     """What both machines do; they differ in the engine, the topologies, and what must hold at the end."""
 
@@ -59,6 +78,9 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.sessions: list[Conversation] = []
+        self.past: dict[int, list[Any]] = {}
+        """Lines of the ledgers of sessions that were moved, from before that."""
+        self.settings_of: dict[int, dict[str, Any]] = {}
         self.foreign: list[PageList] = []
         self.was_crowded = False
         self.now = 0.0
@@ -87,7 +109,8 @@ class Life(RuleBasedStateMachine):
     def set_out(self) -> None:
         """One session that has something to do, of each kind."""
         for number, topology in enumerate(self.topologies[1:3]):
-            self.sessions.append(self.core.open(topology, seed=number))
+            self.sessions.append(self.core.open(topology, seed=number, ledger=()))
+            self.settings_of[self.sessions[-1].number] = {"seed": number}
             self.core.do(self.sessions[-1], "write", topology.input_names[0], "to begin with, ")
             self.core.do(self.sessions[-1], "end")
 
@@ -98,7 +121,9 @@ class Life(RuleBasedStateMachine):
     def open(self, index: int, seed: int, salt: str, forces: bool) -> None:
         topology = self.topologies[index % len(self.topologies)]
         copies = {n: 2 for n, s in topology.streams.items() if s.max_streams > 1 and seed % 2}
-        opened = self.core.open(topology, seed=seed, copies=copies, salt=salt, forces_answers=forces)
+        settings = {"seed": seed, "copies": copies, "salt": salt, "forces_answers": forces}
+        opened = self.core.open(topology, ledger=(), now=self.now, **settings)
+        self.settings_of[opened.number] = settings
         self.sessions.append(opened)
 
     @precondition(lambda self: self.sessions)
@@ -163,6 +188,34 @@ class Life(RuleBasedStateMachine):
             self.say_to(conversation, lane, verb)
             for _ in range(6):
                 self.step_once([conversation])
+
+    @precondition(lambda self: any(c.ledger is not None for c in self.open_sessions))
+    @rule(index=which, is_torn=st.booleans(), count=st.integers(0, 9))
+    def move(self, index: int, is_torn: bool, count: int) -> None:
+        """Another process goes on with it; maybe from before the last forward had answered."""
+        old = [c for c in self.open_sessions if c.ledger is not None]
+        source = old[index % len(old)]
+        lines = self.past.get(source.number, []) + lines_of(source)
+        events, state = events_of(source), state_of(self.core, source)
+        if not lines:
+            return  # nothing has happened to it
+        is_torn = is_torn and lines[-1][0] == "told"
+        if is_torn:
+            del lines[-1]
+        settings = self.settings_of[source.number]
+        self.core.do(source, "close")
+        moved = self.core.open(source.topology, ledger=lines, now=self.now, **settings)
+        self.settings_of[moved.number] = settings
+        self.sessions.append(moved)
+        self.past[moved.number] = lines
+        assert lines_of(moved) == [["resumed", self.now]]
+        assert moved.is_evicted
+        assert moved.kv_tokens == held_tokens(self.core, moved) == 0
+        if not is_torn:
+            assert events_of(moved) == events
+            assert lasting(state_of(self.core, moved)) == lasting(state)
+        for _ in range(count):
+            self.step_once([moved])
 
     @precondition(lambda self: self.sessions)
     @rule(keep=st.integers(0, 3), count=st.integers(1, 6), stays=st.integers(0, 3))

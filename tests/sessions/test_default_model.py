@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from braid.engine.core import EngineCore
+from braid.engine.local.backend import LocalBackend
 from braid.model.attention import ATTENTION
 from braid.model.model import Model
 from braid.sessions.generate import generate, run_rows
@@ -85,7 +86,8 @@ def test_plain_equals_generate_on_ten_prompts(smollm2: Model, capsys: pytest.Cap
 
 
 def test_plain_equals_generate_in_a_three_turn_conversation(smollm2: Model) -> None:
-    core = EngineCore(smollm2)
+    backend = LocalBackend(smollm2)
+    core = EngineCore(backend)
     conversation = core.open(limited())
     messages: list[dict[str, str]] = []
     excused: list[str] = []
@@ -101,7 +103,7 @@ def test_plain_equals_generate_in_a_three_turn_conversation(smollm2: Model) -> N
         messages.append({"role": "assistant", "content": smollm2.codec.decode(found)})
     assert not excused
     conversation.close()
-    core.cache.pool.check_integrity()
+    backend.cache.pool.check_integrity()
 
 
 def limited() -> Topology:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import sys
@@ -15,7 +16,7 @@ import anyio
 import pytest
 
 from braid.engine.backend import Draw
-from braid.errors import InputError
+from braid.errors import InputError, SessionClosedError
 from braid.sessions.session import Session
 from braid.sessions.tools import McpTools, Toolbox, tool
 from braid.streams.events import TurnEvent
@@ -301,7 +302,8 @@ async def test_ending_while_a_tool_runs_cancels_it_and_raises_nothing(how: str) 
                 elif how == "shutdown":
                     await house.engine.aclose(drain=False)
                 elif how == "fail":
-                    await say(session, "more")
+                    with contextlib.suppress(SessionClosedError):  # a row of the output may have failed already
+                        await say(session, "more")
                     await eventually(lambda: session.is_closed)
                     clerk.release["tea"].set()  # its result finds nobody
                     await anyio.sleep(0.02)

@@ -457,6 +457,11 @@ class SessionHandle(Protocol):
         """Rings whenever something has changed."""
         ...
 
+    @property
+    def mailbox(self) -> Mailbox:
+        """Where all news comes from the beginning on; with the lines of the ledger, where one is kept."""
+        ...
+
     def look(self) -> SessionLook:
         """How it stands."""
         ...

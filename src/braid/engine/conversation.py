@@ -12,9 +12,12 @@ none it raises, and the same call succeeds later.
 from __future__ import annotations
 
 import math
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TYPE_CHECKING, ClassVar
 
 from braid.engine.backend import (
     PREAMBLE,
@@ -37,7 +40,7 @@ from braid.engine.backend import (
 )
 from braid.engine.lanes import RANKS, InputLane, OutputLane, Waiting
 from braid.engine.policy import Backlog, RowPlan, next_rows
-from braid.engine.record import News, Record, as_event
+from braid.engine.record import LedgerLine, News, Record, as_event
 from braid.engine.restore import Refilling
 from braid.engine.rowmaker import NextRows, RowMaker
 from braid.engine.scheduler import Demand, Grant
@@ -51,13 +54,17 @@ from braid.errors import (
     QueueFullError,
     SessionClosedError,
 )
+from braid.streams.entries import LifeEvent
 from braid.streams.events import Event, StreamState
 from braid.streams.stream_spec import AdaptiveWait, Trigger
 from braid.streams.text import require_whole
 from braid.streams.topology import Topology
 from braid.streams.transcript import Transcript
 
-__all__ = ["EVERYTHING", "Conversation"]
+if TYPE_CHECKING:
+    from braid.engine.ledger import Ledger
+
+__all__ = ["EVERYTHING", "Conversation", "Unanswered"]
 
 REFILL_CHUNK = 128
 """Tokens of an evicted session that are computed again in one piece."""
@@ -69,6 +76,17 @@ EVERYTHING = Grant(-1, 1 << 30, True)
 """A grant without a limit."""
 
 Apply = Callable[[Sequence[Op]], list[int]]
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """What a process had prepared when it was killed, before the forward answered."""
+
+    item: Item
+    num_entries: int
+    """Entries of the transcript before it."""
+    asked: Sequence[tuple[str, bool]] = ()
+    """Who was asked by it."""
 
 
 class Conversation:
@@ -92,6 +110,9 @@ class Conversation:
         UnsupportedModelError: Views on a model whose positions cannot be shifted.
         InputError: A trigger names a predicate that is not there.
     """
+
+    TIMED: ClassVar = frozenset({"write", "end", "flush"})
+    """Verbs that are told the moment."""
 
     def __init__(
         self,
@@ -144,6 +165,9 @@ class Conversation:
         """Of a native session, all that was read so far, while that is nothing but bursts of input."""
         self._to_keep: list[Cell] | None = None
         """What other sessions may share once it is computed."""
+        self.ledger: Ledger | None = None
+        """Where it is written down what happens to this session, so that another process can go on with it."""
+        self._unanswered: Unanswered | None = None
         self._refilling: Refilling | None = None
         """Once an evicted session has something to do: how far its spans are filled again."""
         self._coming: NextRows | None = None
@@ -346,6 +370,10 @@ class Conversation:
         twin._asked = list(self._asked)  # noqa: SLF001 (of its own class)
         twin._coming = None  # noqa: SLF001 (of its own class)
         twin.num_awaited = 0  # what is on its way comes to the first one
+        twin.ledger = None  # it would lack the past
+        if self._unanswered is not None:
+            item = self._unanswered.item._replace(session=number)
+            twin._unanswered = replace(self._unanswered, item=item)  # noqa: SLF001 (of its own class)
         if self.is_evicted:
             twin._refilling = None  # noqa: SLF001 (of its own class)
             self._apply([Open(number, self.topology, self.record.transcript.copies, self.salt)])
@@ -365,6 +393,28 @@ class Conversation:
         self._apply([Drop(self.number)])
         self.is_evicted = True
         self._refilling = self._to_keep = None
+
+    def go_on(self, backend: Backend, apply: Apply, unanswered: Unanswered | None, now: float) -> None:
+        """Go on at a backend that holds nothing of it yet, as in another process.
+
+        Args:
+            backend, apply: As when it was made.
+            unanswered: What had been prepared and not answered; it is computed once everything before it is refilled.
+            now: The moment, on the new engine's clock.
+        """
+        self.backend, self._apply = backend, apply
+        if self.is_closed:
+            return
+        apply([Open(self.number, self.topology, self.record.transcript.copies, self.salt)])
+        self.is_evicted = True
+        self._refilling = self._to_keep = self._coming = None
+        if self._unanswered is None and unanswered is not None and self._asked:
+            self._unanswered = replace(unanswered, asked=self._asked)
+        self._asked = []
+        for lane in self.stage.inputs:
+            lane.queue = deque(waiting._replace(at=now) for waiting in lane.queue)
+        self._ended_at = None if self._ended_at is None else now
+        self._said_at = None if self._said_at is None else now
 
     # ---- asking
 
@@ -388,7 +438,7 @@ class Conversation:
         """Tokens that the cache keeps for this session."""
         if self.is_closed:
             return 0
-        if self.is_evicted:
+        if self.is_evicted or self._unanswered is not None:
             return 0 if self._refilling is None else self._refilling.held.total()
         return self.stage.kv_tokens
 
@@ -408,7 +458,7 @@ class Conversation:
         if self.is_closed:
             return False
         # An evicted session rests, whatever its preamble lacks, until it has rows to make.
-        return (self._preamble_is_stale and not self.is_evicted) or self._next_rows(math.inf).is_something
+        return self._unanswered is not None or (self._preamble_is_stale and not self.is_evicted) or self._next_rows(math.inf).is_something
 
     def take_news(self) -> list[News]:
         """What has happened since the last call, rows not yet made into events."""
@@ -416,7 +466,7 @@ class Conversation:
 
     def take_events(self) -> list[Event]:
         """The events since the last call."""
-        return [as_event(news) for news in self.record.take()]
+        return [as_event(news) for news in self.record.take() if not isinstance(news, LedgerLine)]
 
     # ---- the step
 
@@ -429,6 +479,8 @@ class Conversation:
         self._coming = None
         if self.is_closed:
             return None
+        if self._unanswered is not None:
+            return self._refill_demand(now) if self.is_evicted else self._unanswered_demand(self._unanswered)
         if self.stage.in_views:
             self._retire_unread()
         coming = self._next_rows(now)
@@ -496,6 +548,8 @@ class Conversation:
             return None
         if self.is_evicted:
             return self._refilled(grant)
+        if self._unanswered is not None:
+            return self._compute_unanswered(self._unanswered, grant)
         if self._preamble_is_stale:
             return self._prefill_preamble(grant)
         coming = self._coming if self._coming is not None else self._next_rows(now)
@@ -547,6 +601,9 @@ class Conversation:
                 if lane.matcher is not None:
                     lane.matcher.consume(answer.token)
         self._asked = []
+        if self._unanswered is not None and not self.is_evicted:
+            self._close_what_closed(self._unanswered)
+            self._unanswered = self._refilling = None
 
     def first_tokens(self, now: float) -> tuple[float | None, float | None]:
         """Seconds from the end of input to the turn's first token and to its first answer token, where they came now.
@@ -571,7 +628,10 @@ class Conversation:
         if self._refilling is None:
             preamble = self.stage.preamble
             ids = None if preamble is None else preamble.cached_ids
-            self._refilling = Refilling(self.number, self.transcript, ids, chunk=REFILL_CHUNK)
+            counting = None if self._unanswered is None else self._unanswered.num_entries
+            self._refilling = Refilling(
+                self.number, self.transcript, ids, chunk=REFILL_CHUNK, num_entries=counting
+            )
         piece = self._refilling.next_piece(self._apply)
         if piece is not None:
             size = sum(len(entry.token_ids) for entry in piece)
@@ -579,7 +639,9 @@ class Conversation:
         for lane in self.stage.outputs:  # a closer of a start that came to nothing is in the transcript, too
             if self._refilling.held[closer_of(lane.label)] > lane.closer_len:
                 self._apply([Trim(self.number, closer_of(lane.label), 0)])
-        self.is_evicted, self._refilling = False, None
+        self.is_evicted = False
+        if self._unanswered is None:
+            self._refilling = None
         return self.demand(now)
 
     def _refill_anew(self) -> None:
@@ -594,6 +656,27 @@ class Conversation:
             return None
         self.backend.reserve(self.number, [(entry.span, len(entry.token_ids)) for entry in piece])
         return self._item("prefill", self._refilling.take()), []
+
+    def _unanswered_demand(self, unanswered: Unanswered) -> Demand:
+        return self._demand(unanswered.item.num_tokens, 0, self._best_rank(), 2)
+
+    def _compute_unanswered(self, unanswered: Unanswered, grant: Grant) -> tuple[Item, list[Waiting]] | None:
+        """What had been prepared before the process was killed; its rows are in the transcript already."""
+        if not grant.makes_row:
+            return None
+        item = unanswered.item
+        needs = Counter[str]()
+        for entry in item.entries:
+            needs[entry.span] += len(entry.token_ids) if entry.keep else 0
+        self.backend.reserve(self.number, list((+needs).items()))
+        self._asked = list(unanswered.asked)
+        return item, []
+
+    def _close_what_closed(self, unanswered: Unanswered) -> None:
+        """Streams that were closed while the forward was under way, which read them still."""
+        for entry in self.transcript.entries[unanswered.num_entries :]:
+            if isinstance(entry, LifeEvent) and entry.kind == "close" and entry.lane is not None:
+                self._apply([Close(self.number, entry.lane)])
 
     def _missing_preamble(self, limit: int) -> tuple[int, list[int]]:
         assert self.stage.preamble is not None

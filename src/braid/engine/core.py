@@ -18,10 +18,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from braid.engine.backend import Backend, Item, ItemResult, Op
+from braid.engine.backend import Backend, Item, ItemResult, Op, Recall
 from braid.engine.conversation import Conversation
 from braid.engine.journal import Journal
 from braid.engine.lanes import Waiting
+from braid.engine.ledger import Ledger, Line, lead_through
 from braid.engine.metrics import EngineMetrics, StepFigures
 from braid.engine.scheduler import Demand, Grant, Scheduler, SchedulerPolicy
 from braid.engine.starts import Predicate
@@ -115,8 +116,20 @@ class EngineCore:
         predicates: Mapping[str, Predicate] | None = None,
         salt: str = "",
         max_queued: int = 65_536,
+        ledger: Sequence[Line] | None = None,
+        now: float = 0.0,
     ) -> Conversation:
-        """Open a session; see `Conversation` for the arguments, and for what it raises."""
+        """Open a session; see `Conversation` for the other arguments, and for what it raises.
+
+        Args:
+            topology, seed, copies, forces_answers, predicates, salt, max_queued: As for `Conversation`.
+            ledger: The lines of its ledger so far, none for a new session; None keeps no ledger. Of one that goes on,
+                the news begins with all that happened since it was opened.
+            now: The moment, on the engine's clock, in seconds.
+
+        Raises:
+            TranscriptCorruptError: The lines are damaged, or of another model.
+        """
         with self.lock:
             number = self._next_number
             settings: dict[str, Any] = {
@@ -126,11 +139,24 @@ class EngineCore:
                 "salt": salt,
                 "max_queued": max_queued,
             }
-            conversation = Conversation(
-                self.backend, topology, number=number, apply=self._apply, predicates=predicates, **settings
-            )
+            given = {"number": number, "apply": self._apply}
+            if ledger:
+                everything = {**settings, "predicates": predicates}
+                conversation = lead_through(
+                    self.backend, topology, ledger, now=now, settings=everything, **given
+                )
+            else:
+                conversation = Conversation(
+                    self.backend, topology, predicates=predicates, **settings, **given
+                )
+            if ledger is not None:
+                conversation.ledger = Ledger(conversation)
+            if ledger:
+                conversation.ledger.resumed(now)
             if self.journal is not None:
-                self.journal.opened(self.num_steps, number, topology, settings, during=self._is_computing)
+                self.journal.opened(
+                    self.num_steps, number, topology, settings, now, ledger, during=self._is_computing
+                )
             return self._enter(conversation)
 
     def fork(self, conversation: Conversation) -> Conversation:
@@ -165,8 +191,11 @@ class EngineCore:
             BraidError: What the verb raises; nothing was changed then.
         """
         with self.lock:
-            timed = {"now": now} if verb in ("write", "end", "flush") else {}
+            timed = {"now": now} if verb in conversation.TIMED else {}
+            mark = conversation.record.mark()
             value = getattr(conversation, verb)(*arguments, **timed)
+            if conversation.ledger is not None:
+                conversation.ledger.did(mark, verb, arguments, now)
             if self.journal is not None:
                 self.journal.did(
                     self.num_steps, conversation.number, verb, arguments, now, during=self._is_computing
@@ -190,6 +219,8 @@ class EngineCore:
                 self.journal.did(self.num_steps, conversation.number, "evict", (), 0.0)
 
     def _evict(self, conversation: Conversation) -> None:
+        if conversation.ledger is not None:
+            conversation.ledger.evict()
         conversation.evict()
         if self.metrics is not None:
             self.metrics.evicted("session")
@@ -199,8 +230,13 @@ class EngineCore:
         with self.lock:
             if self.journal is not None and not conversation.is_closed:
                 self.journal.failed(self.num_steps, conversation.number, error)
-            conversation.fail(error)
-            self._forget(conversation)
+            self._fail(conversation, error)
+
+    def _fail(self, conversation: Conversation, error: BraidError) -> None:
+        if conversation.ledger is not None and not conversation.is_closed:
+            conversation.ledger.fail(error)
+        conversation.fail(error)
+        self._forget(conversation)
 
     def close(self) -> None:
         """Close all sessions, and the backend."""
@@ -257,6 +293,8 @@ class EngineCore:
         demands: list[Demand] = []
         by_number: dict[int, Conversation] = {}
         for conversation in conversations:
+            if conversation.ledger is not None:
+                conversation.ledger.begin_step(now)
             try:
                 demand = conversation.demand(now)
             except Exception as error:  # noqa: BLE001 (of its own making, such as a predicate's: the others go on)
@@ -266,6 +304,22 @@ class EngineCore:
                 demands.append(demand)
                 by_number[demand.session] = conversation
         report.demanding = list(by_number)
+        try:
+            return self._prepare_granted(conversations, demands, by_number, now, report)
+        finally:
+            for conversation in conversations:
+                if conversation.ledger is not None:
+                    conversation.ledger.end_step()
+
+    def _prepare_granted(
+        self,
+        conversations: Sequence[Conversation],
+        demands: Sequence[Demand],
+        by_number: Mapping[int, Conversation],
+        now: float,
+        report: StepReport,
+    ) -> list[tuple[Conversation, Item]]:
+        """Enter the rows of those whom the scheduler chooses."""
         if not demands:
             # Asking alone can end a turn, so that it is recorded, too.
             if self.journal is not None and conversations:
@@ -316,10 +370,16 @@ class EngineCore:
         demanding: Mapping[int, Conversation],
     ) -> tuple[Item, list[Waiting]] | None:
         """Prepare, and make room for it where there is none."""
+        ledger = conversation.ledger
         while True:
             try:
-                return conversation.prepare(grant, now)
+                made = conversation.prepare(grant, now)
+                if ledger is not None:
+                    ledger.prepared(grant, made is not None)
+                return made
             except PoolFullError:
+                if ledger is not None:
+                    ledger.prepared(grant, False, was_full=True)
                 if not self._make_room(conversation, batch, demanding):
                     raise
 
@@ -393,12 +453,14 @@ class EngineCore:
                         error = mistake
                 # The cache lacks keys that the books have: this session cannot go on, the others can.
                 report.failures.append((conversation, error))
-                conversation.fail(as_braid_error(error))
-                self._forget(conversation)
+                self._fail(conversation, as_braid_error(error))
 
     def _advance(self, conversation: Conversation, result: ItemResult, now: float) -> None:
+        mark = conversation.record.mark()
         conversation.advance(result.answers)
         conversation.keep_prefixes()
+        if conversation.ledger is not None:
+            conversation.ledger.told(mark, result.answers)
         if self.metrics is not None and conversation.is_first_due:
             self._note_first_tokens(conversation, now, self.metrics)
 
@@ -420,7 +482,13 @@ class EngineCore:
         if self._is_computing:
             self._put_off += ops
             return [0] * len(ops)
-        return self.backend.apply(ops)
+        answers = self.backend.apply(ops)
+        for op, answer in zip(ops, answers, strict=True):
+            if isinstance(op, Recall):
+                conversation = self.conversations.get(op.session)
+                if conversation is not None and conversation.ledger is not None:
+                    conversation.ledger.recalled.append(answer)
+        return answers
 
 
 def _count(figures: StepFigures, conversation: Conversation, item: Item, num_read: int) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from braid.engine.backend import Item
-from braid.errors import BraidError, TranscriptCorruptError, TranscriptError
+from braid.errors import BraidError, TranscriptCorruptError, TranscriptError, error_of
 from braid.streams.topology import Topology
 
 if TYPE_CHECKING:
@@ -57,16 +57,20 @@ class Journal:
         session: int,
         topology: Topology,
         settings: Mapping[str, Any],
+        now: float = 0.0,
+        ledger: Sequence[Any] | None = None,
         *,
         during: bool = False,
     ) -> None:
-        """A session was opened, between two steps or during the last one's forward."""
+        """A session was opened, or taken over from another process by its ledger; maybe during a forward."""
+        taken_over = {"now": now, "ledger": list(ledger)} if ledger else {}
         self._add(
             event="open",
             step=step,
             session=session,
             topology=topology.to_dict(),
             settings=dict(settings),
+            **taken_over,
             **_during(during),
         )
 
@@ -236,7 +240,8 @@ class _Replay:
                 number = entry["session"]
                 topology = Topology.from_dict(entry["topology"])
                 given = self._predicates.get(number)
-                found[number] = core.open(topology, predicates=given, **entry["settings"])
+                past = {"ledger": entry["ledger"], "now": entry["now"]} if "ledger" in entry else {}
+                found[number] = core.open(topology, predicates=given, **entry["settings"], **past)
             case "fork":
                 found[entry["twin"]] = core.fork(found[entry["session"]])
             case "verb" if entry["verb"] == "evict":
@@ -244,19 +249,9 @@ class _Replay:
             case "verb":
                 core.do(found[entry["session"]], entry["verb"], *entry["arguments"], now=entry["now"])
             case "fail":
-                core.fail(found[entry["session"]], _error(entry["code"], entry["message"]))
+                core.fail(found[entry["session"]], error_of(entry["code"], entry["message"]))
             case other:
                 raise TranscriptCorruptError(f"the journal has an unknown event {other!r}")
-
-
-def _error(code: str, message: str) -> BraidError:
-    """The error with this code."""
-    kinds: list[type[BraidError]] = [BraidError]
-    for kind in kinds:
-        if kind.code == code:
-            return kind(message)
-        kinds += kind.__subclasses__()
-    raise TranscriptCorruptError(f"the journal has an unknown error code {code!r}")
 
 
 class _Catcher(Journal):

@@ -11,9 +11,11 @@ The thread begins with the first session and ends with the last one. It implemen
 
 from __future__ import annotations
 
+import atexit
 import math
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -42,7 +44,23 @@ __all__ = ["EngineLoop"]
 PATIENCE_S = 0.05
 """How often sessions are looked at that wait for room in the cache, or for a listener that may have left."""
 
+EXIT_S = 10.0
+"""How long the end of the process waits for a forward that is under way."""
+
 Value = TypeVar("Value")
+
+
+running: weakref.WeakSet[EngineLoop] = weakref.WeakSet()
+"""Those that have, or had, a thread."""
+
+
+def halt_all() -> None:
+    """End every engine's thread before the interpreter goes."""
+    for loop in list(running):
+        loop.halt()
+
+
+atexit.register(halt_all)
 
 
 class EngineLoop:
@@ -128,7 +146,7 @@ class EngineLoop:
 
         Args:
             topology: The streams.
-            settings: Further arguments of `EngineCore.open`.
+            settings: Further arguments of `EngineCore.open`; with `ledger`, the lines of one that goes on.
 
         Raises:
             EngineBusyError: There is no free seat.
@@ -139,7 +157,7 @@ class EngineLoop:
             self._admission.require_seat()
             self._require_thread()
             given: dict[str, Any] = {"max_queued": self.limits.max_queued, **(settings or {})}
-            return self._take_seat(self.core.open(topology, **given))
+            return self._take_seat(self.core.open(topology, now=self.now(), **given))
 
     def _take_seat(self, conversation: Conversation) -> Seat:
         number = conversation.number
@@ -163,6 +181,20 @@ class EngineLoop:
             thread = threading.Thread(target=self._run, name="braid-engine", daemon=True)
             thread.start()  # before it is noted, for it may fail; it waits for the lock
             self._thread = thread
+            running.add(self)
+
+    def halt(self) -> None:
+        """Close all sessions and wait for the forward that is under way, as the process ends.
+
+        A thread that the interpreter tears down within a native call takes the whole process with it (SIGABRT).
+        """
+        self._admission.close()
+        with self._changed:
+            thread = self._thread
+            for number in list(self._seats):
+                self.abort(number, "shutdown")
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(EXIT_S)
 
     def _count_sessions(self) -> None:
         if self.metrics is not None:

@@ -20,7 +20,7 @@ from weakref import WeakSet
 import anyio
 import anyio.lowlevel
 
-from braid.engine.record import News, as_event
+from braid.engine.record import LedgerLine, News, as_event
 from braid.streams.events import Event, NoticeEvent
 
 __all__ = ["Bell", "Listener", "Mailbox"]
@@ -99,12 +99,14 @@ class Mailbox:
     Args:
         limit: News that may wait.
         on_room: Called when a full mailbox has room again.
+        takes_lines: Whether the ledger's lines come here, too; they are read with `take`.
     """
 
-    def __init__(self, limit: int, on_room: Callable[[], None]) -> None:
+    def __init__(self, limit: int, on_room: Callable[[], None], *, takes_lines: bool = False) -> None:
         self._news: deque[News] = deque()
         self._limit = limit
         self._on_room = on_room
+        self._takes_lines = takes_lines
         self._lock = threading.Lock()
         self._bell = Bell()
         # Weak: a finalizer could run in the middle of anything, and must not take a lock.
@@ -133,6 +135,8 @@ class Mailbox:
 
     def put(self, news: Sequence[News]) -> None:
         """Add news, in order."""
+        if not self._takes_lines:
+            news = [piece for piece in news if not isinstance(piece, LedgerLine)]
         with self._lock:
             self._news.extend(news)
             if self._is_heeded:
@@ -165,9 +169,27 @@ class Mailbox:
             was_closed = self._is_closed  # asked first: what came just before the end must not be missed
             news = self._take()
             if news is not None:
+                assert not isinstance(news, LedgerLine), "a mailbox for lines is read with take"
                 return as_event(news)
             if was_closed:
                 return None
+
+    async def take(self, most: int = 1000) -> list[Event | LedgerLine]:
+        """All that has come, in order, at least one thing; empty when no more comes.
+
+        Args:
+            most: How many at once.
+        """
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        while True:
+            if self._is_idle:
+                await self._bell.until(lambda: None if self._is_idle else True)
+            was_closed = self._is_closed  # asked first: what came just before the end must not be missed
+            taken: list[Event | LedgerLine] = []
+            while len(taken) < most and (news := self._take()) is not None:
+                taken.append(news if isinstance(news, LedgerLine) else as_event(news))
+            if taken or was_closed:
+                return taken
 
     @property
     def _is_idle(self) -> bool:

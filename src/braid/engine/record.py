@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from braid.engine.lanes import OutputLane
 from braid.streams.entries import Cell, LifeEvent, LifeKind, Row
@@ -20,13 +22,21 @@ from braid.streams.events import (
 )
 from braid.streams.transcript import Transcript
 
-__all__ = ["News", "Record", "as_event"]
-
-News = Event | Row
-"""An event; or a row, which becomes one when somebody wants to see it."""
+__all__ = ["LedgerLine", "News", "Record", "as_event"]
 
 
-def as_event(news: News) -> Event:
+@dataclass(frozen=True, slots=True)
+class LedgerLine:
+    """A line of a session's ledger, for whoever keeps it; clients never see it."""
+
+    line: list[Any]
+
+
+News = Event | Row | LedgerLine
+"""An event; or a row, which becomes one when somebody wants to see it; or a line of the ledger."""
+
+
+def as_event(news: Event | Row) -> Event:
     """The event that a client sees."""
     if not isinstance(news, Row):
         return news
@@ -65,6 +75,14 @@ class Record:
         """What has happened since the last call."""
         news, self._news = self._news, []
         return news
+
+    def mark(self) -> tuple[int, int]:
+        """How much there is now: of news that nobody has taken, and of the transcript."""
+        return len(self._news), len(self.transcript.entries)
+
+    def insert(self, mark: tuple[int, int], line: LedgerLine) -> None:
+        """Put a line of the ledger before all news since the mark."""
+        self._news.insert(mark[0], line)
 
     def row(self, cells: Mapping[str, Cell]) -> None:
         """The next row, whose tokens are decided; its forward comes next."""

@@ -32,15 +32,22 @@ class Refilling:
         transcript: What happened; whoever changes what it says of the spans begins anew.
         preamble_ids: In views, what the preamble held.
         chunk: Tokens that one piece may have, about.
+        num_entries: Entries of the transcript that count; None for all.
     """
 
     def __init__(
-        self, session: int, transcript: Transcript, preamble_ids: Sequence[int] | None, *, chunk: int
+        self,
+        session: int,
+        transcript: Transcript,
+        preamble_ids: Sequence[int] | None,
+        *,
+        chunk: int,
+        num_entries: int | None = None,
     ) -> None:
         self.held: Counter[str] = Counter()
         """Tokens that are there again, by span."""
         self._piece: list[Entry] | None = None
-        self._rest = refills(session, transcript, preamble_ids, chunk=chunk)
+        self._rest = refills(session, transcript, preamble_ids, chunk=chunk, num_entries=num_entries)
 
     def next_piece(self, apply: Callable[[Sequence[Op]], object]) -> list[Entry] | None:
         """What is computed next, after the operations that stand before it; None when everything is there.
@@ -77,7 +84,12 @@ class Refilling:
 
 
 def refills(
-    session: int, transcript: Transcript, preamble_ids: Sequence[int] | None, *, chunk: int
+    session: int,
+    transcript: Transcript,
+    preamble_ids: Sequence[int] | None,
+    *,
+    chunk: int,
+    num_entries: int | None = None,
 ) -> Iterator[Refill]:
     """What fills empty spans with all that the transcript says they hold.
 
@@ -86,8 +98,9 @@ def refills(
         transcript: What happened.
         preamble_ids: In views, what the preamble holds now.
         chunk: Tokens that one piece may have, about.
+        num_entries: Entries of the transcript that count; None for all.
     """
-    entries: Sequence[Happening] = transcript.entries
+    entries: Sequence[Happening] = transcript.entries[:num_entries]
     if preamble_ids is not None:
         for start in range(0, len(preamble_ids), chunk):
             ids = list(preamble_ids[start : start + chunk])

@@ -51,7 +51,9 @@ class Seat:
         self._hold = hold
         self._mailboxes: list[Mailbox] = []
         self._holding: frozenset[str] = frozenset()
-        self._main = self.listen()
+        self.mailbox = Mailbox(max_events, wake, takes_lines=conversation.ledger is not None)
+        """Where all news comes from the beginning on, the lines of the ledger too, where one is kept."""
+        self._mailboxes.append(self.mailbox)
 
     @property
     def transcript(self) -> Transcript:
@@ -80,7 +82,7 @@ class Seat:
 
     def events(self) -> AsyncIterator[Event]:
         """What happens, until it is closed; one listener at a time."""
-        return self._main.events()
+        return self.mailbox.events()
 
     def listen(self, holding: frozenset[str] = frozenset()) -> Mailbox:
         """A mailbox of one's own for all news from now on.
