@@ -35,6 +35,13 @@
     ├── EngineError                  the engine as a whole
     │   ├── EngineBusyError
     │   └── EngineClosedError
+    ├── ServerError                  what a server says to those who call it
+    │   ├── UnauthenticatedError
+    │   ├── ForbiddenError
+    │   ├── NotFoundError
+    │   ├── RateLimitError
+    │   ├── TooLargeError
+    │   └── ConnectionLostError
     └── UnsupportedByBackend
 
 Each class has an `exit_code` for the command line and a `code` for the wire; both are stable. A message says
@@ -50,6 +57,7 @@ __all__ = [
     "CacheError",
     "ChatTemplateError",
     "CheckpointConflictError",
+    "ConnectionLostError",
     "ContextOverflowError",
     "DirectionError",
     "DownloadError",
@@ -57,24 +65,30 @@ __all__ = [
     "EngineBusyError",
     "EngineClosedError",
     "EngineError",
+    "ForbiddenError",
     "ForbiddenFlowError",
     "InputError",
     "IntegrityError",
     "ModelError",
     "ModelNotFoundError",
+    "NotFoundError",
     "NothingToForceError",
     "PoolFullError",
     "PoolTooSmallError",
     "QueueFullError",
+    "RateLimitError",
     "SamplingError",
+    "ServerError",
     "SessionClosedError",
     "SessionError",
     "StreamClosedError",
     "TokenizerError",
+    "TooLargeError",
     "TopologyError",
     "TranscriptCorruptError",
     "TranscriptError",
     "TranscriptVersionError",
+    "UnauthenticatedError",
     "UnknownKeyError",
     "UnknownPresetError",
     "UnknownStreamError",
@@ -337,6 +351,59 @@ class EngineClosedError(EngineError):
 
     exit_code = 82
     code = "engine.closed"
+
+
+class ServerError(BraidError):
+    """What a server says to those who call it."""
+
+    exit_code = 90
+    code = "server"
+
+
+class UnauthenticatedError(ServerError):
+    """No API key was given where one is needed, or none that is known."""
+
+    exit_code = 91
+    code = "server.unauthenticated"
+
+
+class ForbiddenError(ServerError):
+    """Who is asking is known, and may not do this."""
+
+    exit_code = 92
+    code = "server.forbidden"
+
+
+class NotFoundError(ServerError):
+    """Nothing has this name, or nothing that the caller may see."""
+
+    exit_code = 93
+    code = "server.not_found"
+
+
+class RateLimitError(ServerError):
+    """More was asked than the caller's key allows; `retry_after_s` is when it is worth another try."""
+
+    exit_code = 94
+    code = "server.rate_limit"
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class TooLargeError(ServerError):
+    """A request is larger than the server takes."""
+
+    exit_code = 95
+    code = "server.too_large"
+
+
+class ConnectionLostError(ServerError):
+    """The server cannot be reached, and trying again has not helped."""
+
+    exit_code = 96
+    code = "server.connection_lost"
 
 
 class UnsupportedByBackend(BraidError):

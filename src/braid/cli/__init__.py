@@ -1,4 +1,4 @@
-"""The command line: `braid run`, `braid chat`, `braid inspect`, `braid check`, `braid bench`.
+"""The command line: `braid run`, `braid chat`, `braid serve`, `braid inspect`, `braid check`, `braid bench`.
 
 One file a command; each is imported when it is used, so that `braid --help` is quick and imports no torch. Errors
 become a message and an exit code here, and nowhere else.
@@ -25,6 +25,7 @@ __all__ = ["app", "main"]
 COMMANDS = {
     "run": "Give a model input while it thinks and answers, and watch its streams.",
     "chat": "Talk with a model that reads while you type, thinks aloud, and can be interrupted.",
+    "serve": "Put a model on the network: OpenAI's API, live sessions, a playground.",
     "inspect": "Show a saved transcript: a grid of its streams, its figures, a timeline.",
     "check": "Run the invariants on a model, to know whether it is served rightly.",
     "bench": "Measure what a row costs on this machine.",

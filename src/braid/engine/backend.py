@@ -416,6 +416,8 @@ class SessionLook:
     """Input tokens that have not been read."""
     kv_tokens: int
     peak_kv_tokens: int
+    num_cached: int = 0
+    """Tokens that were taken from what other sessions had computed."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from braid.engine.backend import (
     PREAMBLE,
@@ -50,12 +50,14 @@ from braid.errors import (
     BraidError,
     ContextOverflowError,
     EmptyInputError,
+    InputError,
     NothingToForceError,
     QueueFullError,
     SessionClosedError,
 )
+from braid.model.chat import Chat
 from braid.streams.entries import LifeEvent
-from braid.streams.events import Event, StreamState
+from braid.streams.events import Event, StreamState, TokenOdds
 from braid.streams.stream_spec import AdaptiveWait, Trigger
 from braid.streams.text import require_whole
 from braid.streams.topology import Topology
@@ -103,6 +105,7 @@ class Conversation:
         predicates: What triggers of the topology may ask, by name.
         salt: Prefixes are shared with sessions of the same salt only.
         max_queued: Input tokens that may wait to be read.
+        chat: In views, the conversation that the first turn goes on with, as `Chat.to_data` spells it.
 
     Raises:
         CheckpointConflictError: The topology contradicts the checkpoint.
@@ -127,6 +130,7 @@ class Conversation:
         predicates: Mapping[str, Predicate] | None = None,
         salt: str = "",
         max_queued: int = 65_536,
+        chat: Mapping[str, Any] | None = None,
     ) -> None:
         self.backend = backend
         self.model = backend.model
@@ -135,7 +139,13 @@ class Conversation:
         self.salt = salt
         self.predicates = dict(predicates or {})
         require_supported(self.topology, backend.capabilities(), self.predicates)
-        self.stage = Stage(self.model, self.topology, copies)
+        if chat is not None and self.topology.decoding != "views":
+            raise InputError(
+                "a conversation so far is for topologies of views; give one of rows its past as input streams"
+            )
+        self.stage = Stage(
+            self.model, self.topology, copies, None if chat is None else Chat.from_data(chat)
+        )
         self.table = self.stage.table
         self.labels = frozenset(lane.label for lane in self.table.lanes)
         self.seed = seed
@@ -151,6 +161,8 @@ class Conversation:
         self.num_awaited = 0
         """Results that are still to come from outside, such as those of tools; no turn ends by silence meanwhile."""
         self.max_queued = max_queued
+        self.num_cached = 0
+        """Tokens that were taken from what other sessions had computed."""
         self.peak_kv_tokens = 0
         """The most tokens that the cache kept for this session."""
         self._apply = apply
@@ -179,7 +191,8 @@ class Conversation:
             if lane.spec.grammar is not None
         }
         apply([Open(number, self.topology, dict(copies or {}), salt)])
-        self.record = Record(Transcript(self.topology, self.model.name, dict(copies or {}), {"seed": seed}))
+        meta = {"seed": seed} if chat is None else {"seed": seed, "chat": dict(chat)}
+        self.record = Record(Transcript(self.topology, self.model.name, dict(copies or {}), meta))
         self._rows = RowMaker(self.stage, self.record, self._draw)
         for lane in self.table.lanes:
             self.record.life("open", lane.label)
@@ -598,6 +611,7 @@ class Conversation:
                 lane.phase = "silent"
             else:
                 lane.phase, lane.pending, lane.must_speak = "speaking", (answer.token, False), False
+                lane.odds = None if lane.spec.logprobs is None else _odds(answer, lane.spec.logprobs)
                 if lane.matcher is not None:
                     lane.matcher.consume(answer.token)
         self._asked = []
@@ -692,6 +706,7 @@ class Conversation:
             self._apply([Trim(self.number, PREAMBLE, kept)])
             preamble.has_cached(kept)
         (found,) = self._apply([Recall(self.number, self._preamble_cells(kept + len(ids)))])
+        self.num_cached += max(0, found - kept)
         if found > kept or not ids:
             self._rows.prefill_preamble(kept, ids[: max(0, found - kept)])
 
@@ -748,6 +763,7 @@ class Conversation:
         if not recalled.burst:
             return []
         self._lengthen_path(recalled)
+        self.num_cached += recalled.num_burst
         self._to_keep = None  # it is kept already
         return self._rows.make(NextRows(recalled)).read
 
@@ -992,6 +1008,11 @@ class Conversation:
         """One output by label, or all that are not closed."""
         self._require_open()
         return self.stage.open_outputs() if stream is None else [self.stage.output(stream)]
+
+
+def _odds(answer: Answer, num_others: int) -> TokenOdds:
+    """How likely the drawn token was, and what else was likely."""
+    return TokenOdds(token=answer.token, logprob=answer.logprob, top=answer.top[:num_others])
 
 
 def _within(coming: NextRows, grant: Grant) -> NextRows:

@@ -116,13 +116,14 @@ class EngineCore:
         predicates: Mapping[str, Predicate] | None = None,
         salt: str = "",
         max_queued: int = 65_536,
+        chat: Mapping[str, Any] | None = None,
         ledger: Sequence[Line] | None = None,
         now: float = 0.0,
     ) -> Conversation:
         """Open a session; see `Conversation` for the other arguments, and for what it raises.
 
         Args:
-            topology, seed, copies, forces_answers, predicates, salt, max_queued: As for `Conversation`.
+            topology, seed, copies, forces_answers, predicates, salt, max_queued, chat: As for `Conversation`.
             ledger: The lines of its ledger so far, none for a new session; None keeps no ledger. Of one that goes on,
                 the news begins with all that happened since it was opened.
             now: The moment, on the engine's clock, in seconds.
@@ -138,6 +139,7 @@ class EngineCore:
                 "forces_answers": forces_answers,
                 "salt": salt,
                 "max_queued": max_queued,
+                "chat": None if chat is None else dict(chat),
             }
             given = {"number": number, "apply": self._apply}
             if ledger:

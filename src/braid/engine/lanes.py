@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from braid.engine.stops import StopMatcher
-from braid.streams.events import DeltaBuffer
+from braid.streams.events import DeltaBuffer, TokenOdds
 from braid.streams.lanes import Lane
 from braid.streams.stream_spec import StreamSpec, Trigger
 from braid.streams.text import IncrementalDetokenizer, IncrementalTokenizer
@@ -152,6 +152,8 @@ class OutputLane:
     phase: Phase = "waiting"
     pending: tuple[int, bool] | None = None
     """The token for the next row, and whether it was forced."""
+    odds: TokenOdds | None = None
+    """How likely it was, where that is asked for and it was drawn."""
     forced: deque[int] = field(default_factory=deque[int])
     """Tokens that will be said whatever the model thinks."""
     force_start: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from functools import lru_cache
 
-from braid.model.chat import ChatFormat, Message
+from braid.model.chat import USER, Chat, ChatFormat, Message
 from braid.model.codec import TokenizerCodec
 from braid.streams.stream_spec import StreamSpec
 
@@ -21,12 +21,17 @@ class Preamble:
     Args:
         codec: The model's tokenizer. Without a chat template, text is continued as it is.
         system: System prompt; None leaves it to the template.
+        chat: The conversation that the first turn goes on with.
     """
 
-    def __init__(self, codec: TokenizerCodec, system: str | None) -> None:
-        self.history: list[Message] = []
+    def __init__(self, codec: TokenizerCodec, system: str | None, chat: Chat | None = None) -> None:
+        chat = Chat() if chat is None else chat
+        self.history: list[Message] = list(chat.history)
         self._cached: list[int] = []
-        self._format = ChatFormat.bare(codec) if codec.chat_template is None else ChatFormat(codec, system)
+        if codec.chat_template is None or chat.is_bare:
+            self._format = ChatFormat.bare(codec)
+        else:
+            self._format = ChatFormat(codec, system, chat.options, asking=chat.asking)
         self._closers = lru_cache(maxsize=64)(self._render_closer)
         self.text = ""
         self._wanted: list[int] = []
@@ -39,7 +44,9 @@ class Preamble:
 
     def remember(self, said: str, answered: str) -> None:
         """Make a turn history."""
-        self.history += [Message("user", said), Message("assistant", answered)]
+        asking = self._format.asking
+        self.history += [Message(asking.role, said, asking.extra), Message("assistant", answered)]
+        self._format = self._format.after_first_turn()
         self._closers.cache_clear()
         self._render()
 

@@ -107,7 +107,8 @@ class Record:
 
     def said(self, t: int, lane: OutputLane, cell: Cell) -> None:
         """An output has said a token; its text is sent when the chunk is full."""
-        delta = lane.deltas.push(t, cell.token, cell.text)
+        odds, lane.odds = lane.odds, None
+        delta = lane.deltas.push(t, cell.token, cell.text, None if cell.forced else odds)
         if delta is not None:
             self._news.append(delta)
 

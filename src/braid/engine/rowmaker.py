@@ -206,7 +206,7 @@ class RowMaker:
         token, is_forced = lane.pending
         text, finish = lane.say(token, self._record.t)
         is_asked = finish is None and not lane.knows_next
-        ask = Ask((self._draw(lane),)) if is_asked else None
+        ask = self._ask(lane) if is_asked else None
         label = lane.label
         return (
             Entry(label, label, (token,), (self._record.t,), True, ask),
@@ -214,9 +214,14 @@ class RowMaker:
             finish,
         )
 
+    def _ask(self, lane: OutputLane) -> Ask:
+        """What comes next in the lane, and how likely that is where it is to be told."""
+        wanted = lane.spec.logprobs
+        return Ask((self._draw(lane),), logprobs=0 if wanted is None else max(1, wanted))
+
     def _probe(self, lane: OutputLane, t: int, ask: Ask | None = None) -> Entry:
         label = lane.label
-        ask = Ask((self._draw(lane),)) if ask is None else ask
+        ask = self._ask(lane) if ask is None else ask
         return Entry(label, label, (self._stage.model.probe_id,), (t,), False, ask)
 
     def _keep_silence(self, row: dict[str, Cell], silent: Sequence[OutputLane]) -> list[Entry]:
@@ -241,7 +246,7 @@ class RowMaker:
         """What a waking lane needs before it can speak: its closer, or a first probe; a forced beginning no probe."""
         preamble = self._stage.preamble
         is_forced = bool(lane.forced)
-        ask = None if is_forced else ask or Ask((self._draw(lane),))
+        ask = None if is_forced else ask or self._ask(lane)
         entries: list[Entry] = []
         if preamble is not None:
             ids = preamble.closer_ids(lane.spec)

@@ -78,6 +78,7 @@ class Seat:
                 num_queued=conversation.num_queued,
                 kv_tokens=conversation.kv_tokens,
                 peak_kv_tokens=conversation.peak_kv_tokens,
+                num_cached=conversation.num_cached,
             )
 
     def events(self) -> AsyncIterator[Event]:

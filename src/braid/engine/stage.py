@@ -9,6 +9,7 @@ from braid.engine.backend import ModelCard
 from braid.engine.lanes import InputLane, OutputLane
 from braid.engine.preamble import Preamble
 from braid.errors import DirectionError, StreamClosedError
+from braid.model.chat import Chat
 from braid.streams.lanes import LaneTable
 from braid.streams.topology import Topology
 
@@ -22,9 +23,12 @@ class Stage:
         model: What the tokens are for.
         topology: The streams, settled with the checkpoint.
         copies: Parallel copies of streams that allow them.
+        chat: In views, the conversation that the first turn goes on with.
     """
 
-    def __init__(self, model: ModelCard, topology: Topology, copies: Mapping[str, int] | None) -> None:
+    def __init__(
+        self, model: ModelCard, topology: Topology, copies: Mapping[str, int] | None, chat: Chat | None = None
+    ) -> None:
         self.model = model
         self.topology = topology
         self.table: LaneTable = topology.lanes(copies)
@@ -32,7 +36,7 @@ class Stage:
         self.in_views = topology.decoding == "views"
         self.inputs: list[InputLane] = []
         self.outputs: list[OutputLane] = []
-        self.preamble = Preamble(model.codec, topology.system) if self.in_views else None
+        self.preamble = Preamble(model.codec, topology.system, chat) if self.in_views else None
         default_feed = "burst" if self.in_views else "paced"
         for lane in self.table.lanes:
             spec = self.table.spec(lane.index)

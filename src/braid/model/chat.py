@@ -9,13 +9,14 @@ Nothing is known of any one template: each part is found by rendering a conversa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
-from braid.errors import ChatTemplateError
+from braid.errors import ChatTemplateError, InputError
 from braid.model.codec import TokenizerCodec
 
-__all__ = ["ChatFormat", "Message"]
+__all__ = ["USER", "Chat", "ChatFormat", "Message"]
 
 BLANK_LINE = "\n\n"
 
@@ -27,10 +28,74 @@ class Message:
     Args:
         role: `system`, `user` or `assistant`, or what else the template knows.
         content: its text.
+        extra: what else the template may ask of a message, such as `tool_calls` or `tool_call_id`; plain data.
     """
 
     role: str
     content: str
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+USER = Message("user", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation that a session goes on with.
+
+    Args:
+        history: the messages before the input.
+        asking: whose message the input is, with an empty content: most often the user's, after a call a tool's.
+        options: variables of the template, such as `tools`.
+        is_bare: use no template: the input is continued as it is.
+    """
+
+    history: tuple[Message, ...] = ()
+    asking: Message = USER
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    is_bare: bool = False
+
+    @classmethod
+    def of(cls, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any] | None = None) -> Chat:
+        """Return a conversation of plain messages, whose last one is the input; its content is left to be written.
+
+        Args:
+            messages: `{"role": …, "content": …}` each, and what else the template may ask of one.
+            options: variables of the template.
+
+        Raises:
+            InputError: there is no message, or one has no role, or a content that is not text.
+        """
+        read = [_message(message, number) for number, message in enumerate(messages)]
+        if not read:
+            raise InputError("a conversation needs at least one message")
+        asking = read[-1]
+        return cls(tuple(read[:-1]), Message(asking.role, "", asking.extra), dict(options or {}))
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data, which `from_data` takes."""
+        messages = [_plain(message) for message in (*self.history, self.asking)]
+        return {"messages": messages, "options": dict(self.options), "bare": self.is_bare}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Chat:
+        """Return the conversation that plain data spells; raises as `of` does."""
+        chat = cls.of(data["messages"], data.get("options"))
+        return replace(chat, is_bare=bool(data.get("bare")))
+
+
+def _message(message: Mapping[str, Any], number: int) -> Message:
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not role:
+        raise InputError(f"message {number} has no role; give it one, such as user")
+    if not isinstance(content, str | None):
+        raise InputError(f"message {number}: the content is text, not {type(content).__name__}")
+    extra = {key: value for key, value in message.items() if key not in ("role", "content")}
+    return Message(role, content or "", extra)
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    return {"role": message.role, "content": message.content, **message.extra}
 
 
 class ChatFormat:
@@ -43,6 +108,7 @@ class ChatFormat:
         codec: the model's tokenizer.
         system: the system prompt. Where the template knows no such role, it opens the first user message.
         options: further variables of the template, such as `enable_thinking`.
+        asking: whose message comes next, with an empty content.
         is_bare: use no template (see `bare`).
 
     Raises:
@@ -55,9 +121,12 @@ class ChatFormat:
         system: str | None = None,
         options: Mapping[str, Any] | None = None,
         *,
+        asking: Message = USER,
         is_bare: bool = False,
     ) -> None:
         self._codec = codec
+        self.asking = asking
+        """Whose message comes next."""
         self._system = system
         self._options = dict(options or {})
         self._is_bare = is_bare
@@ -68,6 +137,14 @@ class ChatFormat:
     def bare(cls, codec: TokenizerCodec, system: str | None = None) -> ChatFormat:
         """Return a format for plain text: nothing around it, and blank lines between contents."""
         return cls(codec, system, is_bare=True)
+
+    def after_first_turn(self) -> ChatFormat:
+        """Return the format of a conversation that goes on: from now on it is the user who asks."""
+        if self.asking == USER:
+            return self
+        twin = copy(self)
+        twin.asking = USER
+        return twin
 
     def preamble(self, history: Sequence[Message] = ()) -> str:
         """Return everything before the content of the next user message.
@@ -95,18 +172,18 @@ class ChatFormat:
         """
         if self._is_bare:
             return ""
-        answer = _sentinel("Answer", _contents(history, self._system))
+        answer = _sentinel("Answer", _texts(history, self._system))
         messages = [*history, Message("user", "Q"), Message("assistant", answer)]
         return _split(self._render(messages, self._system, answer_next=False), answer)[1]
 
     def encode_preamble(self, history: Sequence[Message] = ()) -> list[int]:
         """Return the tokens of the preamble; control tokens that contents spell are not parsed."""
-        mask = _Mask(self._codec, _contents(history, self._system))
+        mask = _Mask(self._codec, _texts(history, self._system))
         return mask.encode(self._preamble(mask.hide_all(history), mask.hide(self._system)))
 
     def encode_closer(self, history: Sequence[Message] = (), instructions: str | None = None) -> list[int]:
         """Return the tokens of the closer; control tokens that contents spell are not parsed."""
-        mask = _Mask(self._codec, _contents(history, self._system, instructions))
+        mask = _Mask(self._codec, _texts(history, self._system, instructions))
         return mask.encode(
             self._closer(mask.hide_all(history), mask.hide(self._system), mask.hide(instructions))
         )
@@ -124,9 +201,9 @@ class ChatFormat:
             return after
         if not self._has_system_role:
             return f"{BLANK_LINE}{instructions}{after}"
-        contents = _contents(history, system)
+        contents = _texts(history, system)
         content, order = _sentinel("User", contents), _sentinel("System", contents)
-        messages = [*history, Message("user", content), Message("system", order)]
+        messages = [*history, self._ask(content), Message("system", order)]
         try:
             found = _split(self._render(messages, system), content)
         except ChatTemplateError:
@@ -137,8 +214,11 @@ class ChatFormat:
 
     def _around_content(self, history: Sequence[Message], system: str | None) -> tuple[str, str]:
         """Return what the template puts before and after the content of the next user message."""
-        content = _sentinel("User", _contents(history, system))
-        return _split(self._render([*history, Message("user", content)], system), content)
+        content = _sentinel("User", _texts(history, system))
+        return _split(self._render([*history, self._ask(content)], system), content)
+
+    def _ask(self, content: str) -> Message:
+        return Message(self.asking.role, content, self.asking.extra)
 
     def _takes_system(self) -> bool:
         """Whether the template has a place for a system prompt."""
@@ -152,11 +232,11 @@ class ChatFormat:
 
     def _render(self, messages: Sequence[Message], system: str | None, *, answer_next: bool = True) -> str:
         """Render a conversation under a system prompt."""
-        rendered = [{"role": message.role, "content": message.content} for message in messages]
+        rendered = [_plain(message) for message in messages]
         if system is not None and self._has_system_role:
             rendered.insert(0, {"role": "system", "content": system})
         elif system is not None:
-            first = next(message for message in rendered if message["role"] == "user")
+            first = next((message for message in rendered if message["role"] == "user"), rendered[0])
             first["content"] = system + BLANK_LINE + first["content"]
         return self._codec.render_chat(rendered, answer_next=answer_next, options=self._options)
 
@@ -175,9 +255,24 @@ class _Mask:
         What the assistant said keeps those that are no control tokens, because its template may look for them.
         """
         return [
-            Message(message.role, self._hide(message.content, control_only=message.role == "assistant"))
+            Message(message.role, *self._hide_message(message, control_only=message.role == "assistant"))
             for message in messages
         ]
+
+    def _hide_message(self, message: Message, *, control_only: bool) -> tuple[str, dict[str, Any]]:
+        content = self._hide(message.content, control_only=control_only)
+        return content, self._hide_all_text(message.extra, control_only)
+
+    def _hide_all_text(self, data: Any, control_only: bool) -> Any:
+        """Return plain data with the markers in all of its texts hidden."""
+        if isinstance(data, str):
+            return self._hide(data, control_only=control_only)
+        if isinstance(data, Mapping):
+            items = cast("Mapping[str, Any]", data).items()
+            return {key: self._hide_all_text(value, control_only) for key, value in items}
+        if isinstance(data, list):
+            return [self._hide_all_text(value, control_only) for value in cast("list[Any]", data)]
+        return data
 
     def hide(self, content: str | None) -> str | None:
         """Return a content with its markers hidden."""
@@ -219,6 +314,11 @@ def _split(text: str, sentinel: str) -> tuple[str, str]:
 
 def _contents(history: Iterable[Message], *others: str | None) -> list[str]:
     return [*(other for other in others if other is not None), *(message.content for message in history)]
+
+
+def _texts(history: Sequence[Message], *others: str | None) -> list[str]:
+    """Return all text that stands in messages, in their contents or elsewhere."""
+    return [*_contents(history, *others), *(str(message.extra) for message in history if message.extra)]
 
 
 def _sentinel(name: str, contents: Iterable[str]) -> str:

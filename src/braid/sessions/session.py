@@ -19,6 +19,7 @@ from braid.engine.metrics import EngineMetrics
 from braid.engine.scheduler import SchedulerPolicy
 from braid.engine.tracing import NO_TRACER, Tracer
 from braid.errors import BraidError, SessionClosedError
+from braid.model.chat import Chat
 from braid.model.model import Model
 from braid.sessions.desk import ToolDesk
 from braid.sessions.generate import Result, result_of, with_sampling
@@ -99,6 +100,7 @@ class Engine:
         predicates: Mapping[str, Predicate] | None = None,
         forces_answers: bool = True,
         salt: str = "",
+        chat: Chat | None = None,
     ) -> Session:
         """A session, to be entered with `async with`.
 
@@ -110,6 +112,7 @@ class Engine:
             tools: What the topology's tool flows may call; results come back by themselves.
             predicates: Functions that triggers of the topology name.
             forces_answers: At quiescence, make an output speak that owes an answer.
+            chat: In views, the conversation that the first turn goes on with.
             salt: Cached prefixes are shared with sessions of the same salt only; one a tenant keeps them apart.
 
         Raises:
@@ -122,6 +125,7 @@ class Engine:
             "predicates": dict(predicates or {}),
             "forces_answers": forces_answers,
             "salt": salt,
+            "chat": None if chat is None else chat.to_data(),
         }
         self.backend.check(chosen, settings)
         return Session(self.backend, chosen, settings, tools)

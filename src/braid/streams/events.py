@@ -28,6 +28,7 @@ __all__ = [
     "StateEvent",
     "StreamState",
     "SummaryEvent",
+    "TokenOdds",
     "TurnEvent",
     "event_schema",
     "parse_event",
@@ -62,14 +63,37 @@ class RowEvent(_Event):
     cells: Annotated[dict[str, CellData], Field(min_length=1)]
 
 
+class TokenOdds(_Event):
+    """How likely a token was.
+
+    Args:
+        token: its id.
+        logprob: its natural logarithm of probability, as the model has it, before bias and grammar.
+        top: the likeliest tokens, and theirs.
+    """
+
+    token: _Count
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class DeltaEvent(_Event):
-    """New text of one stream, in pieces of its `chunk_size`."""
+    """New text of one stream, in pieces of its `chunk_size`.
+
+    Args:
+        t: the row of its last token.
+        stream: label of the lane.
+        text: the text.
+        tokens: the ids, those without text too, such as the end token.
+        odds: of each token, None for one that was forced; None where the stream's `logprobs` asks for none.
+    """
 
     event: Literal["delta"] = "delta"
     t: _Count
     stream: str
     text: str
     tokens: list[int]
+    odds: list[TokenOdds | None] | None = None
 
 
 class StateEvent(_Event):
@@ -201,13 +225,16 @@ class DeltaBuffer:
     def __init__(self, stream: str, spec: StreamSpec) -> None:
         self._stream = stream
         self._limit = spec.chunk_size if spec.streaming else None
+        self._tells_odds = spec.logprobs is not None
         self._tokens: list[int] = []
+        self._odds: list[TokenOdds | None] = []
         self._text = ""
         self._t = 0
 
-    def push(self, t: int, token: int, text: str) -> DeltaEvent | None:
+    def push(self, t: int, token: int, text: str, odds: TokenOdds | None = None) -> DeltaEvent | None:
         """Add a token; return a delta if one is full."""
         self._tokens.append(token)
+        self._odds.append(odds)
         self._text += text
         self._t = t
         return self.flush() if self._limit is not None and len(self._tokens) >= self._limit else None
@@ -215,13 +242,16 @@ class DeltaBuffer:
     def fork(self) -> DeltaBuffer:
         """Return a second buffer that holds the same and goes on by itself."""
         twin = copy(self)
-        twin._tokens = list(self._tokens)  # noqa: SLF001 (of its own class)
+        twin._tokens, twin._odds = list(self._tokens), list(self._odds)  # noqa: SLF001 (of its own class)
         return twin
 
     def flush(self, tail: str = "") -> DeltaEvent | None:
         """Return what is gathered, with the detokeniser's `tail`; None if that is nothing."""
         if not self._tokens and not tail:
             return None
-        delta = DeltaEvent(t=self._t, stream=self._stream, text=self._text + tail, tokens=self._tokens)
-        self._tokens, self._text = [], ""
+        odds = self._odds if self._tells_odds else None
+        delta = DeltaEvent(
+            t=self._t, stream=self._stream, text=self._text + tail, tokens=self._tokens, odds=odds
+        )
+        self._tokens, self._odds, self._text = [], [], ""
         return delta

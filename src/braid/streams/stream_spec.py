@@ -156,6 +156,7 @@ class StreamSpec(StrictModel):
         grammar: outputs: the only texts that it may say, as a JSON schema, a regular expression or a Lark grammar.
         stop: outputs: texts that end the turn of this stream.
         max_tokens: outputs: tokens that it may say in one turn.
+        logprobs: outputs: tell how likely each token was, and so many of the likeliest others; None tells nothing.
         instructions: outputs of `views`: what this stream is told to do.
         prefix: outputs: text forced at the start of each of its turns.
         held_by: outputs: streams whose verdict may hold it.
@@ -179,6 +180,7 @@ class StreamSpec(StrictModel):
     grammar: Grammar | None = None
     stop: tuple[_Text, ...] = ()
     max_tokens: _Count | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20, strict=True)] | None = None
     instructions: _Text | None = None
     prefix: _Text | None = None
     held_by: tuple[str, ...] = ()

@@ -1,0 +1,89 @@
+"""Errors on the wire: each class of `braid.errors` has one HTTP status, and one body that OpenAI's clients understand.
+
+    {"error": {"message": "…", "type": "invalid_request_error", "param": null, "code": "input.unknown_stream"}}
+
+A mistake of ours is logged with the request's id; the client is told the id and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from braid import errors
+from braid.errors import BraidError
+
+__all__ = ["INTERNAL", "error_body", "retry_after", "status_of"]
+
+INTERNAL = "internal"
+"""The wire code of a mistake of ours."""
+
+_STATUS: dict[type[BraidError], int] = {
+    errors.BraidError: 500,
+    errors.InputError: 400,
+    errors.TopologyError: 400,
+    errors.TranscriptError: 500,
+    errors.ModelError: 500,
+    errors.ModelNotFoundError: 404,
+    errors.UnsupportedModelError: 400,
+    errors.ChatTemplateError: 400,
+    errors.CheckpointConflictError: 400,
+    errors.ContextOverflowError: 400,
+    errors.CacheError: 500,
+    errors.PoolFullError: 503,
+    errors.PoolTooSmallError: 400,
+    errors.SessionError: 409,
+    errors.SessionClosedError: 410,
+    errors.QueueFullError: 429,
+    errors.EngineError: 500,
+    errors.EngineBusyError: 429,
+    errors.EngineClosedError: 503,
+    errors.ServerError: 500,
+    errors.UnauthenticatedError: 401,
+    errors.ForbiddenError: 403,
+    errors.NotFoundError: 404,
+    errors.RateLimitError: 429,
+    errors.TooLargeError: 413,
+    errors.ConnectionLostError: 502,
+    errors.UnsupportedByBackend: 400,
+}
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    410: "conflict_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_BUSY = 1.0
+"""Seconds until another try, where nobody knows better."""
+
+
+def status_of(error: BraidError) -> int:
+    """The HTTP status of an error: that of its class, or of the nearest one above."""
+    return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+
+
+def retry_after(error: BraidError) -> float | None:
+    """Seconds after which another try may succeed; None where it will not."""
+    if status_of(error) not in (429, 503):
+        return None
+    return getattr(error, "retry_after_s", _BUSY)
+
+
+def error_body(error: BraidError, param: str | None = None) -> dict[str, Any]:
+    """What the client is told."""
+    kind = _TYPES.get(status_of(error), "server_error")
+    return {"error": {"message": str(error), "type": kind, "param": param, "code": error.code}}
+
+
+def headers_of(error: BraidError) -> dict[str, str]:
+    """Headers that belong to an error."""
+    wait = retry_after(error)
+    headers = {} if wait is None else {"retry-after": str(max(1, math.ceil(wait)))}
+    if status_of(error) == 401:
+        headers["www-authenticate"] = 'Bearer, Basic realm="braid", charset="UTF-8"'
+    return headers

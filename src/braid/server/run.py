@@ -1,0 +1,89 @@
+"""Loads the model, builds the application, and listens."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import typer
+import uvicorn
+
+from braid.engine.admission import EngineLimits
+from braid.errors import InputError
+from braid.model.loading import load
+from braid.server.app import build_app
+from braid.server.log import set_up
+from braid.server.settings import ServerSettings, is_loopback
+from braid.sessions.session import Engine
+
+__all__ = ["build_engine", "run"]
+
+
+def build_engine(settings: ServerSettings) -> Engine:
+    """Load the model and make the engine that the settings ask for."""
+    home = os.environ.get("BRAID_HOME") or None
+    model = load(
+        settings.model,
+        dtype=settings.dtype,
+        device=settings.device,
+        threads=settings.threads,
+        cache_dir=home,
+    )
+    limits = EngineLimits(
+        max_sessions=settings.max_sessions,
+        max_waiting=settings.max_waiting,
+        admission_timeout_s=settings.admission_timeout_s,
+        max_events=settings.max_unread,
+        evict_idle_after_s=settings.evict_idle_after_s,
+    )
+    return Engine(model, kv_tokens=settings.kv_tokens, limits=limits)
+
+
+def run(settings: ServerSettings) -> None:
+    """Serve until a signal says stop.
+
+    Raises:
+        InputError: It cannot listen there.
+        ModelError: The model cannot be loaded.
+    """
+    set_up(settings.log_level)
+    listening = _listen(settings)
+    host, port = listening.getsockname()[:2]
+    if not settings.keys and not is_loopback(settings.host):
+        typer.secho(
+            f"Anybody who can reach {settings.host} can use this server: set keys, or listen on 127.0.0.1.",
+            err=True,
+            fg="yellow",
+        )
+    app = build_app(build_engine(settings), settings)
+    shown = f"[{host}]" if ":" in host else host
+    typer.secho(f"Braid serves {settings.model} at http://{shown}:{port}", err=True, bold=True)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            ws="websockets-sansio",
+            ws_max_size=settings.max_frame_bytes,
+            ws_per_message_deflate=False,
+            timeout_graceful_shutdown=max(1, int(settings.drain_s)),
+            server_header=False,
+        )
+    )
+    server.run(sockets=[listening])
+
+
+def _listen(settings: ServerSettings) -> socket.socket:
+    """Before the model is loaded, so that a port that is taken is told at once."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host, settings.port))
+    except OSError as error:
+        listening.close()
+        raise InputError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another --port, or 0 for any"
+        ) from error
+    listening.listen(1024)
+    return listening
