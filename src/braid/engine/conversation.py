@@ -179,6 +179,8 @@ class Conversation:
         """What other sessions may share once it is computed."""
         self.ledger: Ledger | None = None
         """Where it is written down what happens to this session, so that another process can go on with it."""
+        self.num_entries_before = 0
+        """Entries of the transcript before the rows that were prepared last; what was recalled is among them."""
         self._unanswered: Unanswered | None = None
         self._refilling: Refilling | None = None
         """Once an evicted session has something to do: how far its spans are filled again."""
@@ -404,6 +406,8 @@ class Conversation:
         if self.is_closed:
             return
         self._apply([Drop(self.number)])
+        if not self.is_evicted:
+            self.record.notice("evicted", "its cache was given back; it is refilled when there is something to do")
         self.is_evicted = True
         self._refilling = self._to_keep = None
 
@@ -581,6 +585,7 @@ class Conversation:
                 lane.matcher = self._compiled[lane.label].copy()
         self._was_quiescent = False
         self._lengthen_path(coming.rows)
+        self.num_entries_before = len(self.transcript.entries)
         made = self._rows.make(coming)
         for lane, reason in made.finished:
             self._sleep(lane, reason)
@@ -654,6 +659,7 @@ class Conversation:
             if self._refilling.held[closer_of(lane.label)] > lane.closer_len:
                 self._apply([Trim(self.number, closer_of(lane.label), 0)])
         self.is_evicted = False
+        self.record.notice("restored", "its cache is refilled from the transcript")
         if self._unanswered is None:
             self._refilling = None
         return self.demand(now)

@@ -257,10 +257,9 @@ class _Script:
                 raise ValueError("no such line")
 
     def _prepare(self, conversation: Conversation, allowed: Sequence[Any], now: float) -> None:
-        num_entries = len(conversation.transcript.entries)
         grant = Grant(conversation.number, int(allowed[0]), bool(allowed[1]))
         try:
             made = conversation.prepare(grant, now)
         except PoolFullError:
             return
-        self.unanswered = None if made is None else Unanswered(made[0], num_entries)
+        self.unanswered = None if made is None else Unanswered(made[0], conversation.num_entries_before)
