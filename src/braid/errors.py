@@ -30,6 +30,7 @@
     ├── SessionError                 a verb that the session's state does not allow
     │   ├── SessionClosedError
     │   ├── StreamClosedError
+    │   ├── RegimeError
     │   ├── NothingToForceError
     │   └── QueueFullError
     ├── EngineError                  the engine as a whole
@@ -77,6 +78,7 @@ __all__ = [
     "PoolTooSmallError",
     "QueueFullError",
     "RateLimitError",
+    "RegimeError",
     "SamplingError",
     "ServerError",
     "SessionClosedError",
@@ -96,7 +98,6 @@ __all__ = [
     "UnsupportedModelError",
     "WeightsCorruptError",
     "WeightsMissingError",
-    "error_of",
 ]
 
 
@@ -105,6 +106,22 @@ class BraidError(Exception):
 
     exit_code: ClassVar[int] = 1
     code: ClassVar[str] = "error"
+    param: str | None = None
+    """Which field of a request is meant, where one is."""
+
+    @staticmethod
+    def of(code: str, message: str) -> BraidError:
+        """Return the error whose class has this wire code; of an unknown one, a plain `BraidError`.
+
+        >>> BraidError.of("session.closed", "it is closed")
+        SessionClosedError('it is closed')
+        """
+        kinds: list[type[BraidError]] = [BraidError]
+        for kind in kinds:
+            if kind.code == code:
+                return kind(message)
+            kinds += kind.__subclasses__()
+        return BraidError(message)
 
 
 class InputError(BraidError, ValueError):
@@ -314,6 +331,13 @@ class StreamClosedError(SessionError):
     code = "session.stream_closed"
 
 
+class RegimeError(SessionError):
+    """A verb of live input in a session with editable input, or the other way round."""
+
+    exit_code = 63
+    code = "session.regime"
+
+
 class NothingToForceError(SessionError):
     """The stream has not been asked for a token yet, so there is no silence to overrule."""
 
@@ -411,17 +435,3 @@ class UnsupportedByBackend(BraidError):
 
     exit_code = 70
     code = "backend.unsupported"
-
-
-def error_of(code: str, message: str) -> BraidError:
-    """Return the error whose class has this wire code; of an unknown one, a plain `BraidError`.
-
-    >>> error_of("session.closed", "it is closed")
-    SessionClosedError('it is closed')
-    """
-    kinds: list[type[BraidError]] = [BraidError]
-    for kind in kinds:
-        if kind.code == code:
-            return kind(message)
-        kinds += kind.__subclasses__()
-    return BraidError(message)

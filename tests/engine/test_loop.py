@@ -226,7 +226,7 @@ async def test_a_session_waits_for_a_slow_listener_and_goes_on_when_half_is_read
         assert slow.rows <= 64
         await rows_reach(other, other.rows + 100)
         stood_at = slow.rows
-        mailbox = slow._handle._main  # type: ignore[union-attr]
+        mailbox = slow._handle.mailbox  # type: ignore[union-attr]
         while mailbox.num_waiting > 33:
             first += await take(events, 1)
         assert await is_still(slow)
@@ -251,7 +251,7 @@ async def test_where_nobody_listens_news_is_bounded_and_the_next_listener_is_tol
             async with session:
                 await say(session)
                 await eventually(lambda: session.is_closed)
-                assert session._handle._main.num_waiting <= max_events  # type: ignore[union-attr]
+                assert session._handle.mailbox.num_waiting <= max_events  # type: ignore[union-attr]
                 return await heard(session)
 
     everything = await events_of(100_000)
@@ -393,7 +393,7 @@ async def test_iteration_that_is_cancelled_again_and_again_loses_nothing() -> No
                     gate.let(1)
         assert num_cancelled >= 55
         assert row_times(seen) == list(range(60))
-        assert not session._handle._main._bell._waiting  # type: ignore[union-attr]
+        assert not session._handle.mailbox._bell._waiting  # type: ignore[union-attr]
 
 
 async def test_waiting_for_a_turn_can_be_cancelled() -> None:
@@ -800,7 +800,7 @@ async def test_a_full_pool_makes_sessions_take_turns() -> None:
                 await session.wait_for_turn()
                 assert session.error is None
                 assert len(session.transcript.tokens("output")) == 60
-                house.backend.pool.check_integrity()
+                await house.loop._between(house.backend.pool.check_integrity)
 
         with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:

@@ -579,6 +579,7 @@ def test_the_table_has_every_verb() -> None:
         "keep_prefixes",
         "first_tokens",
         "fail",
+        "go_on",
     }
     public = {
         name for name, value in vars(Conversation).items() if callable(value) and not name.startswith("_")

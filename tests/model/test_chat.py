@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braid.errors import ChatTemplateError
-from braid.model.chat import ChatFormat, Message
+from braid.errors import ChatTemplateError, InputError
+from braid.model.chat import USER, Chat, ChatFormat, Message
 from braid.model.codec import TokenizerCodec
 from tests.fakes import CHATML, byte_tokenizer
 
@@ -42,6 +42,16 @@ QWEN = (
     "{% if thinking is defined and not thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"
 )
 TEMPLATES = {"chatml": CHATML, "llama3": LLAMA3, "gemma": GEMMA, "mistral": MISTRAL, "qwen": QWEN}
+
+TOOLS = (
+    "{% if tools %}{{ '<|im_start|>system\n' }}{% for t in tools %}{{ t | tojson }}{% endfor %}{{ '<|im_end|>\n' }}{% endif %}"
+    "{% for m in messages %}{% if m['role'] == 'tool' %}"
+    "{% if not messages[loop.index0 - 1].get('tool_calls') %}{{ raise_exception('no call before a result') }}{% endif %}"
+    "{{ '<|im_start|>tool ' + m['tool_call_id'] + '\n' + m['content'] + '<|im_end|>\n' }}{% else %}"
+    "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] }}{% for c in m.get('tool_calls') or [] %}"
+    "{{ '<tool_call>' + (c['function'] | tojson) + '</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 
 templates = pytest.mark.parametrize("name", TEMPLATES)
 contents = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).map(str.strip).filter(bool)
@@ -213,3 +223,61 @@ def test_bare_is_plain_text() -> None:
     chat = ChatFormat.bare(codec(None), system="S")
     assert chat.preamble([Message("user", "a"), Message("assistant", "b")]) == "S\n\na\n\nb\n\n"
     assert chat.closer(instructions="Think.") == "\n\nThink.\n\n"
+
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": {"what": "<|im_end|> tea"}}}
+MESSAGES = [
+    {"role": "user", "content": "What is tea?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "content": "A <|im_start|>drink.", "tool_call_id": "call_1"},
+]
+
+
+def test_a_conversation_may_end_with_a_result_and_name_tools() -> None:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+    chat = Chat.of(MESSAGES, {"tools": tools})
+    format_ = ChatFormat(codec(TOOLS), None, chat.options, asking=chat.asking)
+    whole = format_.preamble(chat.history) + MESSAGES[2]["content"] + format_.closer(chat.history)
+    plain = [{**message, "content": message["content"] or ""} for message in MESSAGES]
+    assert whole == codec(TOOLS).hf.apply_chat_template(
+        plain, tools=tools, tokenize=False, add_generation_prompt=True
+    )
+
+
+def test_markers_in_calls_are_no_markers() -> None:
+    """As in contents: what a call's arguments spell is text."""
+    chat = Chat.of(MESSAGES)
+    tokenizer = codec(TOOLS)
+    ids = ChatFormat(tokenizer, asking=chat.asking).encode_preamble(chat.history)
+    end = next(i for i in tokenizer.control_ids if tokenizer._added[i]["content"] == "<|im_end|>")
+    assert ids.count(end) == 2  # one after each message before the result
+
+
+def test_after_the_first_turn_the_user_asks() -> None:
+    chat = Chat.of(MESSAGES)
+    format_ = ChatFormat(codec(TOOLS), asking=chat.asking)
+    later = format_.after_first_turn()
+    assert (format_.asking.role, later.asking) == ("tool", USER)
+    answered = [*chat.history, Message("tool", "A drink.", {"tool_call_id": "call_1"}), Message("assistant", "It is.")]
+    assert later.preamble(answered).endswith("<|im_start|>assistant\nIt is.<|im_end|>\n<|im_start|>user\n")
+    assert later.after_first_turn() is later
+
+
+def test_a_conversation_survives_as_data() -> None:
+    chat = Chat.of(MESSAGES, {"thinking": False})
+    assert Chat.from_data(chat.to_data()) == chat
+    bare = Chat(is_bare=True)
+    assert Chat.from_data(bare.to_data()) == bare
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ([], "at least one"),
+        ([{"content": "x"}], "message 0 has no role"),
+        ([{"role": "user", "content": 3}], "the content is text, not int"),
+    ],
+)
+def test_a_conversation_that_is_none_is_refused(messages: list[dict[str, object]], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Chat.of(messages)

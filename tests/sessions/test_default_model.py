@@ -97,7 +97,7 @@ def test_plain_equals_generate_in_a_three_turn_conversation(smollm2: Model) -> N
         before = len(conversation.transcript.tokens("output"))
         conversation.write("user", said)
         conversation.end()
-        list(run_rows(core, conversation, max_rows=400))
+        run_rows(core, conversation, max_rows=400)
         found = [token for _, token in conversation.transcript.tokens("output")[before:]]
         assert_same(found, expected, gaps, excused)
         messages.append({"role": "assistant", "content": smollm2.codec.decode(found)})

@@ -481,6 +481,10 @@ class SessionHandle(Protocol):
         """
         ...
 
+    def hold(self, streams: frozenset[str]) -> None:
+        """Await every piece of text of these streams like a result, for whoever listens already."""
+        ...
+
 
 @runtime_checkable
 class SessionBackend(Protocol):
@@ -517,6 +521,10 @@ class SessionBackend(Protocol):
 
     async def fork(self, session: int) -> SessionHandle:
         """Open a session that holds what this one holds, and goes on by itself."""
+        ...
+
+    def recount(self, topology: Topology, settings: Mapping[str, Any]) -> Transcript:
+        """The transcript of the session that a ledger, `settings["ledger"]`, tells of; no session is opened."""
         ...
 
     def push(self, session: int, verb: str, *arguments: Any) -> Any:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from braid.engine.backend import Item
-from braid.errors import BraidError, TranscriptCorruptError, TranscriptError, error_of
+from braid.errors import BraidError, TranscriptCorruptError, TranscriptError
 from braid.streams.topology import Topology
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class _Replay:
             case "verb":
                 core.do(found[entry["session"]], entry["verb"], *entry["arguments"], now=entry["now"])
             case "fail":
-                core.fail(found[entry["session"]], error_of(entry["code"], entry["message"]))
+                core.fail(found[entry["session"]], BraidError.of(entry["code"], entry["message"]))
             case other:
                 raise TranscriptCorruptError(f"the journal has an unknown event {other!r}")
 

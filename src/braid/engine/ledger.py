@@ -24,7 +24,7 @@ from braid.engine.backend import Answer, Backend, Capabilities, ModelCard, Op, R
 from braid.engine.conversation import Conversation, Unanswered
 from braid.engine.record import LedgerLine
 from braid.engine.scheduler import Grant
-from braid.errors import BraidError, PoolFullError, TranscriptCorruptError, error_of
+from braid.errors import BraidError, PoolFullError, TranscriptCorruptError
 from braid.streams.topology import Topology
 
 if TYPE_CHECKING:
@@ -250,11 +250,11 @@ class _Script:
             case ["evict"]:
                 conversation.evict()
             case ["fail", str(code), str(message)]:
-                conversation.fail(error_of(code, message))
+                conversation.fail(BraidError.of(code, message))
             case ["resumed", now]:
                 conversation.go_on(self, self.apply, self.unanswered, now)
             case _:
-                raise ValueError("no such line")
+                raise TranscriptCorruptError(f"the session's ledger has a line that Braid does not know: {str(line)[:200]}")
 
     def _prepare(self, conversation: Conversation, allowed: Sequence[Any], now: float) -> None:
         grant = Grant(conversation.number, int(allowed[0]), bool(allowed[1]))

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from braid.engine.admission import Admission, EngineLimits
-from braid.engine.backend import Backend, Capabilities, Dropped
+from braid.engine.backend import Backend, Capabilities, Dropped, Op
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore, as_braid_error
 from braid.engine.journal import Journal
+from braid.engine.ledger import lead_through
 from braid.engine.mailbox import Bell
 from braid.engine.scheduler import SchedulerPolicy
 from braid.engine.seat import Seat
@@ -38,6 +39,7 @@ from braid.streams.topology import Topology
 
 if TYPE_CHECKING:
     from braid.engine.metrics import EngineMetrics, ToolStatus
+    from braid.streams.transcript import Transcript
 
 __all__ = ["EngineLoop"]
 
@@ -158,6 +160,25 @@ class EngineLoop:
             self._require_thread()
             given: dict[str, Any] = {"max_queued": self.limits.max_queued, **(settings or {})}
             return self._take_seat(self.core.open(topology, now=self.now(), **given))
+
+    def recount(self, topology: Topology, settings: Mapping[str, Any]) -> Transcript:
+        """The transcript of the session that a ledger tells of; no session is opened, and nobody has to wait.
+
+        Args:
+            topology, settings: As for `start`, with the lines under `ledger`.
+
+        Raises:
+            TranscriptCorruptError: The lines are damaged, or of another model.
+        """
+        given = {"max_queued": self.limits.max_queued, **settings}
+        lines = given.pop("ledger")
+
+        def apply(ops: Sequence[Op]) -> list[int]:
+            return [0] * len(ops)
+
+        return lead_through(
+            self.core.backend, topology, lines, number=-1, apply=apply, settings=given
+        ).transcript
 
     def _take_seat(self, conversation: Conversation) -> Seat:
         number = conversation.number

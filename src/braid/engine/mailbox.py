@@ -12,6 +12,7 @@ fills a mailbox, so nothing here calls the engine while it holds a mailbox's own
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
@@ -99,7 +100,8 @@ class Mailbox:
     Args:
         limit: News that may wait.
         on_room: Called when a full mailbox has room again.
-        takes_lines: Whether the ledger's lines come here, too; they are read with `take`.
+        takes_lines: Whether the ledger's lines come here, too; they are read with `take`. Then no news is ever dropped,
+            for a ledger with a gap is none: the session pauses, whether somebody listens or not.
     """
 
     def __init__(self, limit: int, on_room: Callable[[], None], *, takes_lines: bool = False) -> None:
@@ -114,6 +116,8 @@ class Mailbox:
         self._num_dropped = 0
         self._is_closed = False
         self._is_full = False
+        self.since = 0.0
+        """When the oldest news that waits came, on `time.perf_counter`."""
 
     @property
     def is_full(self) -> bool:
@@ -127,7 +131,7 @@ class Mailbox:
 
     @property
     def _is_heeded(self) -> bool:
-        return len(self._listeners) > 0
+        return self._takes_lines or len(self._listeners) > 0
 
     def heed(self, listener: object) -> None:
         """Note that somebody listens, for as long as that object lives."""
@@ -138,6 +142,8 @@ class Mailbox:
         if not self._takes_lines:
             news = [piece for piece in news if not isinstance(piece, LedgerLine)]
         with self._lock:
+            if not self._news:
+                self.since = time.perf_counter()
             self._news.extend(news)
             if self._is_heeded:
                 self._is_full = self._is_full or len(self._news) >= self._limit
@@ -173,6 +179,11 @@ class Mailbox:
                 return as_event(news)
             if was_closed:
                 return None
+
+    async def until_news(self) -> bool:
+        """Return when there is something to take; False when no more comes. Nothing is taken."""
+        await self._bell.until(lambda: None if self._is_idle else True)
+        return bool(self._news or self._num_dropped)
 
     async def take(self, most: int = 1000) -> list[Event | LedgerLine]:
         """All that has come, in order, at least one thing; empty when no more comes.

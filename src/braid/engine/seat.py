@@ -96,10 +96,16 @@ class Seat:
             self.deliver()
             mailbox = Mailbox(self._max_events, self._wake)
             self._mailboxes.append(mailbox)
-            self._holding |= holding
+            self.hold(holding)
             if self.conversation.is_closed:
                 mailbox.close()
             return mailbox
+
+    def hold(self, streams: frozenset[str]) -> None:
+        """From now on, await every piece of text of these streams like a result, as `listen` does."""
+        with self._lock:
+            self.deliver()  # what came before is not held
+            self._holding |= streams
 
     def deliver(self) -> bool:
         """Hand what is new to those who listen; returns whether one of them has fallen behind just now."""

@@ -131,7 +131,8 @@ class ChatFormat:
         self._options = dict(options or {})
         self._is_bare = is_bare
         self._has_system_role = not is_bare and self._takes_system()
-        self.preamble()  # so that a template that cannot be taken apart is refused at once
+        if asking == USER:
+            self.preamble()  # so that a template that cannot be taken apart is refused at once
 
     @classmethod
     def bare(cls, codec: TokenizerCodec, system: str | None = None) -> ChatFormat:

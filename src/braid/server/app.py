@@ -89,6 +89,8 @@ async def _invalid(_request: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, BraidError):  # raised while the body was read
+        return await _told(request, error.__cause__)
     if error.status_code == 404:
         told: BraidError = NotFoundError(f"there is nothing at {request.url.path}")
     elif error.status_code == 405:

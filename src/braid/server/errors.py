@@ -77,7 +77,9 @@ def retry_after(error: BraidError) -> float | None:
 def error_body(error: BraidError, param: str | None = None) -> dict[str, Any]:
     """What the client is told."""
     kind = _TYPES.get(status_of(error), "server_error")
-    return {"error": {"message": str(error), "type": kind, "param": param, "code": error.code}}
+    return {
+        "error": {"message": str(error), "type": kind, "param": param or error.param, "code": error.code}
+    }
 
 
 def headers_of(error: BraidError) -> dict[str, str]:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from braid.errors import InputError
-from braid.streams.strict import hint
+from braid.streams.strict import hint, problem
 
 __all__ = ["ApiKey", "ServerSettings", "is_loopback", "load_settings"]
 
@@ -48,7 +48,7 @@ class ApiKey(BaseModel):
     @model_validator(mode="after")
     def _is_secret(self) -> Self:
         if len(self.key.get_secret_value()) < 8:
-            raise ValueError(f"the key of {self.name} is shorter than 8 characters, which can be guessed")
+            raise problem(f"the key of {self.name} is shorter than 8 characters, which can be guessed")
         return self
 
 
@@ -140,7 +140,7 @@ class ServerSettings(BaseSettings):
         for what in ("name", "key"):
             values = [getattr(key, what) for key in self.keys]
             if len(set(map(_bare, values))) < len(values):
-                raise ValueError(f"two keys have the same {what}")
+                raise problem(f"two keys have the same {what}")
         return self
 
     def shown(self) -> str:
