@@ -12,7 +12,7 @@ import typer
 from braid.cli.machine import DEFAULT_MODEL, DtypeOption, ModelOption, ThreadsOption, load_model
 from braid.cli.report import JsonOption
 
-__all__ = ["app", "codewords", "overhead", "rows", "sessions"]
+__all__ = ["app", "codewords", "overhead", "rows", "serve", "sessions"]
 
 app = typer.Typer(
     rich_markup_mode="rich",
@@ -46,6 +46,13 @@ _OVERHEAD_EXAMPLES = """[bold]Examples[/]
 braid bench overhead
 
 braid bench overhead --sessions 256 --streams 8 --json"""
+
+
+_SERVE_EXAMPLES = """[bold]Examples[/]
+
+braid bench serve
+
+braid bench serve --sessions 4 --rounds 5 --json"""
 
 
 @app.command(epilog=_ROWS_EXAMPLES)
@@ -149,6 +156,32 @@ def overhead(
     figures = bench_overhead(codec, sessions=sessions, streams=streams, steps=steps).to_dict()
     print_figures(overhead_table(figures), to_stderr=json)
     _print_json(figures)
+
+
+@app.command(epilog=_SERVE_EXAMPLES)
+def serve(
+    model: ModelOption = DEFAULT_MODEL,
+    sessions: Annotated[int, typer.Option(min=1, help="Sessions at once.")] = 16,
+    output_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each; the fastest counts.")] = 3,
+    threads: ThreadsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Compare `braid serve`, in a process of its own, with the engine alone; and time the way to the socket.
+
+    The same sessions on the engine in this process and as streamed chat completions over HTTP, in turns; then live
+    sessions, from an event of the engine to the byte on the socket. The machine should be idle.
+    """
+    from braid.bench.serving import bench_serving
+    from braid.bench.table import print_figures, serving_table
+
+    loaded = load_model(model, dtype="auto", device="cpu", threads=threads)
+    with _progress("measurements") as advance:
+        figures = bench_serving(
+            loaded, model, sessions=sessions, output_tokens=output_tokens, rounds=rounds, on_progress=advance
+        ).to_dict()
+    print_figures(serving_table(figures), to_stderr=json)
+    _print_json({**figures, "model": loaded.name})
 
 
 @contextmanager
