@@ -1,6 +1,6 @@
 """An agent whose tools do not block: it goes on speaking while a tool runs, and reads the result when it is there.
 
-    python docs/examples/agent.py http://127.0.0.1:8000
+python docs/examples/agent.py http://127.0.0.1:8000
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import yaml
 
 import braid.client
 
-TOPOLOGY = yaml.safe_load((Path(__file__).parent / "agent.yaml").read_text())
+TOPOLOGY = yaml.safe_load((Path(__file__).parent / "stock-agent.yaml").read_text())
 
 
 async def weather(city: str) -> str:

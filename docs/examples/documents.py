@@ -1,6 +1,6 @@
 """Retrieval beside the question: documents have a stream of their own, and may arrive while the user still types.
 
-    python docs/examples/documents.py http://127.0.0.1:8000
+python docs/examples/documents.py http://127.0.0.1:8000
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def main(url: str) -> dict[str, str]:
     async with braid.client.connect(url) as client, client.open(topology=TOPOLOGY) as session:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(retrieve, session)
-            for word in "How much does a ticket cost?".split():
+            for word in ["How", "much", "does", "a", "ticket", "cost?"]:
                 await session.write("user", word + " ")
                 await anyio.sleep(0.1)
         await session.end("user")

@@ -1,7 +1,7 @@
 """Voice-style typing: words arrive one by one, the model takes notes from the first ones on, then answers.
 
-    braid serve &
-    python docs/examples/speaking.py http://127.0.0.1:8000
+braid serve &
+python docs/examples/speaking.py http://127.0.0.1:8000
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import anyio
 
 import braid.client
 
-WORDS = "I have three apples and I buy four more at the market. How many apples do I have now?".split()
+TEXT = "I have three apples and I buy four more at the market. How many apples do I have now?"
 PAUSE_S = 0.25
 """About how fast people speak."""
 
@@ -36,7 +36,7 @@ async def main(url: str) -> dict[str, str]:
 
 async def speak(session: braid.client.Session) -> None:
     """As a speech recogniser would send it."""
-    for word in WORDS:
+    for word in TEXT.split():
         await session.write("user", word + " ")
         await anyio.sleep(PAUSE_S)
     await session.end()

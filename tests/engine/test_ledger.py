@@ -99,7 +99,7 @@ def test_cut_after_the_last_verb_it_ends_as_if_it_had_not_been_cut(topology: Top
         second = null_core(confidence=0.5)
         again = second.open(topology, seed=3, ledger=lines[:cut])
         drive(second, again)
-        assert [e for e in again.transcript.entries] == list(whole), f"cut at {cut}: {lines[cut - 1]}"
+        assert list(again.transcript.entries) == list(whole), f"cut at {cut}: {lines[cut - 1]}"
 
 
 def cuts(lines: list[Any]) -> Iterator[int]:
@@ -127,7 +127,9 @@ def test_the_next_process_computes_the_logits_of_the_oracle(index: int) -> None:
 
 
 def test_views_with_a_conversation_so_far_go_on() -> None:
-    chat = Chat.of([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes?"}, {"role": "user"}])
+    chat = Chat.of(
+        [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes?"}, {"role": "user"}]
+    )
     model = stock()
     core = WitnessCore(model)
     conversation = live(core, in_views(), chat=chat.to_data())
@@ -193,7 +195,14 @@ def test_nothing_is_written_while_nothing_happens() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [["do", "dance", [], 0.0], ["step", 0.0], ["told", [[7]]], ["what"], [], ["do", "write", ["nobody", "x"], 0.0]],
+    [
+        ["do", "dance", [], 0.0],
+        ["step", 0.0],
+        ["told", [[7]]],
+        ["what"],
+        [],
+        ["do", "write", ["nobody", "x"], 0.0],
+    ],
 )
 def test_lines_that_cannot_have_happened_are_refused(line: list[Any]) -> None:
     core = null_core()
@@ -206,7 +215,5 @@ def test_a_closed_session_stays_closed() -> None:
     core = null_core()
     conversation = core.open(in_rows(), ledger=())
     core.do(conversation, "close", "enough")
-    again = lead_through(
-        core.backend, in_rows(), lines_of(conversation), number=9, apply=core.backend.apply
-    )
+    again = lead_through(core.backend, in_rows(), lines_of(conversation), number=9, apply=core.backend.apply)
     assert again.is_closed

@@ -44,9 +44,11 @@ QWEN = (
 TEMPLATES = {"chatml": CHATML, "llama3": LLAMA3, "gemma": GEMMA, "mistral": MISTRAL, "qwen": QWEN}
 
 TOOLS = (
-    "{% if tools %}{{ '<|im_start|>system\n' }}{% for t in tools %}{{ t | tojson }}{% endfor %}{{ '<|im_end|>\n' }}{% endif %}"
+    "{% if tools %}{{ '<|im_start|>system\n' }}{% for t in tools %}{{ t | tojson }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endif %}"
     "{% for m in messages %}{% if m['role'] == 'tool' %}"
-    "{% if not messages[loop.index0 - 1].get('tool_calls') %}{{ raise_exception('no call before a result') }}{% endif %}"
+    "{% if not messages[loop.index0 - 1].get('tool_calls') %}"
+    "{{ raise_exception('no call before a result') }}{% endif %}"
     "{{ '<|im_start|>tool ' + m['tool_call_id'] + '\n' + m['content'] + '<|im_end|>\n' }}{% else %}"
     "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] }}{% for c in m.get('tool_calls') or [] %}"
     "{{ '<tool_call>' + (c['function'] | tojson) + '</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endif %}"
@@ -225,7 +227,11 @@ def test_bare_is_plain_text() -> None:
     assert chat.closer(instructions="Think.") == "\n\nThink.\n\n"
 
 
-CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": {"what": "<|im_end|> tea"}}}
+CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "look", "arguments": {"what": "<|im_end|> tea"}},
+}
 MESSAGES = [
     {"role": "user", "content": "What is tea?"},
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
@@ -258,7 +264,11 @@ def test_after_the_first_turn_the_user_asks() -> None:
     format_ = ChatFormat(codec(TOOLS), asking=chat.asking)
     later = format_.after_first_turn()
     assert (format_.asking.role, later.asking) == ("tool", USER)
-    answered = [*chat.history, Message("tool", "A drink.", {"tool_call_id": "call_1"}), Message("assistant", "It is.")]
+    answered = [
+        *chat.history,
+        Message("tool", "A drink.", {"tool_call_id": "call_1"}),
+        Message("assistant", "It is."),
+    ]
     assert later.preamble(answered).endswith("<|im_start|>assistant\nIt is.<|im_end|>\n<|im_start|>user\n")
     assert later.after_first_turn() is later
 

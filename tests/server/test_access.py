@@ -90,7 +90,12 @@ def test_pages_of_other_origins() -> None:
     gate().require_origin({"host": "localhost:8000"})
     gate().require_origin({"host": "localhost:8000", "origin": "http://localhost:8000"})
     gate(cors_origins=("https://app.example",)).require_origin({"host": "x", "origin": "https://app.example"})
-    for origin in ("http://evil.example", "null", "http://localhost:9000", "http://localhost:8000.evil.example"):
+    for origin in (
+        "http://evil.example",
+        "null",
+        "http://localhost:9000",
+        "http://localhost:8000.evil.example",
+    ):
         with pytest.raises(ForbiddenError, match="cors_origins"):
             gate().require_origin({"host": "localhost:8000", "origin": origin})
 
@@ -111,9 +116,8 @@ def test_so_many_a_minute() -> None:
 
 def test_so_many_at_once() -> None:
     caller = Caller("me", max_sessions=1)
-    with caller.busy():
-        with pytest.raises(RateLimitError, match="1 sessions"), caller.busy():
-            pass
+    with caller.busy(), pytest.raises(RateLimitError, match="1 sessions"), caller.busy():
+        pass
     with caller.busy():
         pass
     assert caller.num_busy == 0

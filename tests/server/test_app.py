@@ -62,9 +62,13 @@ def test_no_route_without_a_key(guarded: Serving) -> None:
             tried += 1
         elif isinstance(route, Route | APIRoute):
             for method in route.methods or ():
-                answer = httpx.request(method, guarded.base_url + route.path.replace("{", "").replace("}", ""))
+                answer = httpx.request(
+                    method, guarded.base_url + route.path.replace("{", "").replace("}", "")
+                )
                 assert answer.status_code == 401, (method, route.path)
-                assert "key" in answer.headers["www-authenticate"].lower() or method == "HEAD" or answer.json()
+                assert (
+                    "key" in answer.headers["www-authenticate"].lower() or method == "HEAD" or answer.json()
+                )
                 tried += 1
     assert tried >= 4
     assert httpx.get(guarded.base_url + "/nowhere").status_code == 401
@@ -147,7 +151,10 @@ def test_the_wrong_host_and_origin() -> None:
         assert httpx.get(server.base_url + "/health", headers={"host": "evil.example"}).status_code == 403
         headers = {"origin": "http://evil.example"}
         assert httpx.post(server.base_url + "/health", headers=headers).status_code == 403
-        assert "access-control-allow-origin" not in httpx.get(server.base_url + "/health", headers=headers).headers
+        assert (
+            "access-control-allow-origin"
+            not in httpx.get(server.base_url + "/health", headers=headers).headers
+        )
 
 
 def test_cors_for_those_who_are_named() -> None:
@@ -155,7 +162,9 @@ def test_cors_for_those_who_are_named() -> None:
         headers = {"origin": "https://app.example", "access-control-request-method": "POST"}
         answer = httpx.options(server.base_url + "/v1/models", headers=headers)
         assert answer.headers["access-control-allow-origin"] == "https://app.example"
-        refused = httpx.options(server.base_url + "/v1/models", headers={**headers, "origin": "https://evil.example"})
+        refused = httpx.options(
+            server.base_url + "/v1/models", headers={**headers, "origin": "https://evil.example"}
+        )
         assert refused.status_code == 403
 
 

@@ -40,7 +40,12 @@ def test_flag_environment_file_default(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("BRAID_SERVE_PORT", "10")
     monkeypatch.setenv("BRAID_SERVE_MAX_ROWS", "20")
     settings = load_settings(path, port=100, host=None)
-    assert (settings.port, settings.max_rows, settings.topology, settings.max_tokens) == (100, 20, "chat", 1024)
+    assert (settings.port, settings.max_rows, settings.topology, settings.max_tokens) == (
+        100,
+        20,
+        "chat",
+        1024,
+    )
 
 
 def test_keys_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +84,7 @@ def test_mistakes_are_told(tmp_path: Path, text: str, says: str) -> None:
 
 def test_a_misspelt_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRAID_SERVE_PROT", "1")
-    with pytest.raises(InputError, match="BRAID_SERVE_PROT.*port"):
+    with pytest.raises(InputError, match=r"BRAID_SERVE_PROT.*port"):
         load_settings()
 
 

@@ -122,9 +122,7 @@ def bench_serving(
         median_ms = _event_to_socket(url)
         advance()
     anyio.run(engine.aclose)
-    return ServingFigures(
-        sessions, output_tokens, engine_rates, http_rates, median_ms, describe_machine()
-    )
+    return ServingFigures(sessions, output_tokens, engine_rates, http_rates, median_ms, describe_machine())
 
 
 # ---- the engine alone
@@ -287,13 +285,13 @@ def _event_to_socket(url: str) -> float | None:
 
 
 def median_of_histogram(text: str, name: str) -> float | None:
-    """The median of a Prometheus histogram, read off its buckets.
+    r"""The median of a Prometheus histogram, read off its buckets.
 
     Args:
         text: What `/metrics` says.
         name: Of the histogram, without labels.
 
-    >>> buckets = 'x_bucket{le="1.0"} 2\\nx_bucket{le="2.0"} 6\\nx_bucket{le="+Inf"} 8'
+    >>> buckets = 'x_bucket{le="1.0"} 2\nx_bucket{le="2.0"} 6\nx_bucket{le="+Inf"} 8'
     >>> median_of_histogram(buckets, "x")
     1.5
     """

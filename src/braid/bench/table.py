@@ -9,7 +9,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["codewords_table", "overhead_table", "print_figures", "rows_table", "serving_table", "sessions_table"]
+__all__ = [
+    "codewords_table",
+    "overhead_table",
+    "print_figures",
+    "rows_table",
+    "serving_table",
+    "sessions_table",
+]
 
 RATIOS = {
     "row4_over_row1": "a row of four over a row of one",
@@ -159,7 +166,8 @@ def serving_table(figures: Mapping[str, Any]) -> RenderableType:
     Args:
         figures: `ServingFigures.to_dict()`.
     """
-    title = f"{figures['sessions']} sessions, {figures['output_tokens']} tokens each, best of {figures['rounds']} rounds"
+    how = f"{figures['output_tokens']} tokens each, best of {figures['rounds']} rounds"
+    title = f"{figures['sessions']} sessions, {how}"
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
     table.add_column("")
     table.add_column("", justify="right")
@@ -167,7 +175,9 @@ def serving_table(figures: Mapping[str, Any]) -> RenderableType:
     table.add_row("over HTTP, streamed, tokens/s", f"{figures['http_tokens_per_s']:.1f}")
     table.add_row("HTTP over engine", f"{figures['http_over_engine']:.2f} ×")
     median = figures["event_to_socket_p50_ms"]
-    table.add_row("live: from event to socket, median ms", "not measured" if median is None else f"{median:.2f}")
+    table.add_row(
+        "live: from event to socket, median ms", "not measured" if median is None else f"{median:.2f}"
+    )
     return Group(table, _where(figures["machine"]))
 
 

@@ -81,8 +81,6 @@ def serve(
 
 def _run(settings: ServerSettings) -> None:
     try:
-        import uvicorn  # noqa: F401
-
         from braid.server.run import run
     except ModuleNotFoundError as error:
         raise InputError(

@@ -114,7 +114,7 @@ class Conversation:
         InputError: A trigger names a predicate that is not there.
     """
 
-    TIMED: ClassVar = frozenset({"write", "end", "flush"})
+    TIMED: ClassVar = frozenset({"write", "tell", "end", "flush"})
     """Verbs that are told the moment."""
 
     def __init__(
@@ -143,9 +143,7 @@ class Conversation:
             raise InputError(
                 "a conversation so far is for topologies of views; give one of rows its past as input streams"
             )
-        self.stage = Stage(
-            self.model, self.topology, copies, None if chat is None else Chat.from_data(chat)
-        )
+        self.stage = Stage(self.model, self.topology, copies, None if chat is None else Chat.from_data(chat))
         self.table = self.stage.table
         self.labels = frozenset(lane.label for lane in self.table.lanes)
         self.seed = seed
@@ -225,6 +223,19 @@ class Conversation:
         lane.has_ended = False
         lane.text += text
         lane.add(lane.tokenizer.write(text), now, self.record.t)
+
+    def tell(self, texts: Mapping[str, str], now: float = 0.0) -> None:
+        """Write to inputs and end them all, before the next row: whoever wakes has all of it before it.
+
+        Raises:
+            What `write` and `end` raise.
+        """
+        for stream, text in texts.items():  # so that nothing is taken where one of them is refused
+            self._input(stream)
+            require_whole(text)
+        for stream, text in texts.items():
+            self.write(stream, text, now)
+        self.end(now=now)
 
     def flush(self, stream: str, reason: str = "deadline", now: float = 0.0) -> bool:
         """Feed what `write` holds back, as it is; the token boundary is then where the text happens to end.
@@ -407,7 +418,9 @@ class Conversation:
             return
         self._apply([Drop(self.number)])
         if not self.is_evicted:
-            self.record.notice("evicted", "its cache was given back; it is refilled when there is something to do")
+            self.record.notice(
+                "evicted", "its cache was given back; it is refilled when there is something to do"
+            )
         self.is_evicted = True
         self._refilling = self._to_keep = None
 
@@ -475,7 +488,11 @@ class Conversation:
         if self.is_closed:
             return False
         # An evicted session rests, whatever its preamble lacks, until it has rows to make.
-        return self._unanswered is not None or (self._preamble_is_stale and not self.is_evicted) or self._next_rows(math.inf).is_something
+        return (
+            self._unanswered is not None
+            or (self._preamble_is_stale and not self.is_evicted)
+            or self._next_rows(math.inf).is_something
+        )
 
     def take_news(self) -> list[News]:
         """What has happened since the last call, rows not yet made into events."""

@@ -141,20 +141,24 @@ class EngineCore:
                 "max_queued": max_queued,
                 "chat": None if chat is None else dict(chat),
             }
-            given = {"number": number, "apply": self._apply}
             if ledger:
-                everything = {**settings, "predicates": predicates}
                 conversation = lead_through(
-                    self.backend, topology, ledger, now=now, settings=everything, **given
+                    self.backend,
+                    topology,
+                    ledger,
+                    number=number,
+                    apply=self._apply,
+                    now=now,
+                    settings={**settings, "predicates": predicates},
                 )
             else:
                 conversation = Conversation(
-                    self.backend, topology, predicates=predicates, **settings, **given
+                    self.backend, topology, number=number, apply=self._apply, predicates=predicates, **settings
                 )
             if ledger is not None:
                 conversation.ledger = Ledger(conversation)
-            if ledger:
-                conversation.ledger.resumed(now)
+                if ledger:
+                    conversation.ledger.resumed(now)
             if self.journal is not None:
                 self.journal.opened(
                     self.num_steps, number, topology, settings, now, ledger, during=self._is_computing

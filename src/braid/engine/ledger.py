@@ -127,14 +127,20 @@ class Ledger:
 
 
 def _spelled(answer: Answer) -> list[Any]:
-    spelled: list[Any] = [answer.token, answer.logprob, [list(pair) for pair in answer.top], answer.confidence]
+    spelled: list[Any] = [
+        answer.token,
+        answer.logprob,
+        [list(pair) for pair in answer.top],
+        answer.confidence,
+    ]
     while len(spelled) > 1 and not spelled[-1]:
         spelled.pop()
     return spelled
 
 
 def _read(spelled: Sequence[Any]) -> Answer:
-    token, logprob, top, confidence = (*spelled, *(0.0, [], 0.0)[len(spelled) - 1 :])
+    unsaid: list[Any] = [0.0, [], 0.0]
+    token, logprob, top, confidence = (*spelled, *unsaid[len(spelled) - 1 :])
     pairs = tuple((int(t), float(p)) for t, p in cast("list[list[float]]", top))
     return Answer(int(token), float(logprob), pairs, confidence=float(confidence))
 
@@ -209,7 +215,7 @@ class _Script:
         """What the cache recalled then; nothing else happens."""
         return [self._recalled.pop(0) if isinstance(op, Recall) and self._recalled else 0 for op in ops]
 
-    def reserve(self, session: int, needs: Sequence[tuple[str, int]]) -> None:  # noqa: ARG002
+    def reserve(self, session: int, needs: Sequence[tuple[str, int]]) -> None:
         """There is room, unless there was none."""
         if self._is_full:
             raise PoolFullError("the cache was full")
@@ -222,7 +228,7 @@ class _Script:
         """Nothing is held."""
         return Usage()
 
-    def release_prefixes(self, num_pages: int) -> int:  # noqa: ARG002
+    def release_prefixes(self, num_pages: int) -> int:
         """Nothing is held."""
         return 0
 
@@ -254,7 +260,9 @@ class _Script:
             case ["resumed", now]:
                 conversation.go_on(self, self.apply, self.unanswered, now)
             case _:
-                raise TranscriptCorruptError(f"the session's ledger has a line that Braid does not know: {str(line)[:200]}")
+                raise TranscriptCorruptError(
+                    f"the session's ledger has a line that Braid does not know: {str(line)[:200]}"
+                )
 
     def _prepare(self, conversation: Conversation, allowed: Sequence[Any], now: float) -> None:
         grant = Grant(conversation.number, int(allowed[0]), bool(allowed[1]))

@@ -170,7 +170,7 @@ class EngineLoop:
         Raises:
             TranscriptCorruptError: The lines are damaged, or of another model.
         """
-        given = {"max_queued": self.limits.max_queued, **settings}
+        given: dict[str, Any] = {"max_queued": self.limits.max_queued, **settings}
         lines = given.pop("ledger")
 
         def apply(ops: Sequence[Op]) -> list[int]:

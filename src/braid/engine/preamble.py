@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from functools import lru_cache
 
-from braid.model.chat import USER, Chat, ChatFormat, Message
+from braid.model.chat import Chat, ChatFormat, Message
 from braid.model.codec import TokenizerCodec
 from braid.streams.stream_spec import StreamSpec
 

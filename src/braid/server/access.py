@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -83,12 +83,13 @@ class Caller:
         if bucket.left < 1:
             wait = (1 - bucket.left) * 60 / bucket.capacity
             raise RateLimitError(
-                f"the key {self.name!r} allows {self.per_minute} requests a minute; try again in {wait:.1f} s", wait
+                f"the key {self.name!r} allows {self.per_minute} requests a minute; try again in {wait:.1f} s",
+                wait,
             )
         bucket.left -= 1
 
     @contextmanager
-    def busy(self) -> Iterator[None]:
+    def busy(self) -> Generator[None]:
         """Count something as under way.
 
         Raises:
