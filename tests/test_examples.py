@@ -33,7 +33,13 @@ def example(name: str) -> ModuleType:
 
 
 def test_each_example_is_run_here() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"agent", "audit", "calculator", "documents", "speaking"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        "agent",
+        "audit",
+        "calculator",
+        "documents",
+        "speaking",
+    }
 
 
 def test_speaking(url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

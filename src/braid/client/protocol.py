@@ -46,6 +46,7 @@ __all__ = [
     "Interrupt",
     "Notice",
     "Open",
+    "OpenCall",
     "Opened",
     "Ping",
     "Pong",
@@ -96,7 +97,7 @@ class ToolSpec(_Command):
         parameters: JSON schema of its arguments.
     """
 
-    id: None = None
+    id: None = None  # pyright: ignore[reportIncompatibleVariableOverride] (it is part of a command, and none itself)
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
     description: str = ""
     parameters: dict[str, Any] = Field(default_factory=dict[str, Any])
@@ -421,6 +422,15 @@ class Problem(_Message):
     retry_after_s: float | None = None
 
 
+class OpenCall(_Message):
+    """A call that was told and has no result yet."""
+
+    call: str
+    stream: str
+    name: str
+    arguments: dict[str, Any]
+
+
 class Resumed(_Message):
     """Here is the session again; what was missed follows."""
 
@@ -429,6 +439,8 @@ class Resumed(_Message):
     session: str
     last: _Count
     """Id of the newest message."""
+    calls: list[OpenCall] = Field(default_factory=list[OpenCall])
+    """Calls that wait for a result, whether they are told again or not."""
 
 
 class Pong(_Message):
@@ -481,6 +493,8 @@ def parse_message(data: str | bytes | Mapping[str, Any]) -> ServerMessage:
 def _parse(adapter: TypeAdapter[Any], data: str | bytes | Mapping[str, Any], what: str) -> Any:
     try:
         plain = dict(data) if isinstance(data, Mapping) else json.loads(data)
+        if isinstance(data, str) and "\\ud" in data.lower():  # an escape may spell half a character, which is no text
+            json.dumps(plain, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise InputError(f"this is no {what}: not JSON ({error})") from None
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,12 @@ from starlette.responses import JSONResponse, Response
 
 from braid import __version__
 from braid.errors import BraidError, InputError, NotFoundError
-from braid.server import operations
-from braid.server.errors import error_body, headers_of, status_of
+from braid.server import operations, playground
+from braid.server.errors import depth_of, error_body, headers_of, param_of, status_of
+from braid.server.live import Hub
+from braid.server.live import router as live_router
 from braid.server.middleware import Door
+from braid.server.openai.routes import router as openai_router
 from braid.server.service import Service
 
 if TYPE_CHECKING:
@@ -37,15 +40,19 @@ def build_app(engine: Engine, settings: ServerSettings, model: ModelCard | None 
         model: Of an engine that has none itself.
     """
     service = Service(engine, settings, model)
+    hub = Hub(service)
 
     @asynccontextmanager
-    async def life(_app: FastAPI) -> AsyncIterator[None]:
-        service.is_ready = True
-        service.log.info("started", model=service.model.name, host=settings.host, port=settings.port)
+    async def life(_app: FastAPI) -> AsyncGenerator[None]:
         try:
-            yield
+            async with hub:  # its sessions leave the engine first: their ends here are not to be stored
+                service.is_ready = True
+                service.log.info("started", model=service.model.name, host=settings.host, port=settings.port)
+                try:
+                    yield
+                finally:
+                    service.is_ready = False
         finally:
-            service.is_ready = False
             dropped = await engine.aclose(timeout_s=settings.drain_s)
             service.log.info("stopped", dropped=len(dropped))
 
@@ -58,7 +65,12 @@ def build_app(engine: Engine, settings: ServerSettings, model: ModelCard | None 
         redoc_url=None,
     )
     app.state.service = service
+    app.state.hub = hub
     app.include_router(operations.router)
+    app.include_router(openai_router)
+    app.include_router(live_router)
+    if settings.playground:
+        app.include_router(playground.router)
     app.add_exception_handler(BraidError, _told)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -81,10 +93,14 @@ async def _told(_request: Request, error: Exception) -> Response:
 
 async def _invalid(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    places: Sequence[object] = first["loc"][1:] or first["loc"]
-    param = ".".join(map(str, places))
-    return JSONResponse(error_body(InputError(f"{param}: {first['msg']}"), param), 400)
+    # Of the forms that a field may have, the one that was meant is the one that went wrong deepest inside.
+    first = max(error.errors(), key=lambda each: depth_of(param_of(each["loc"], error.body)))
+    told = first.get("ctx", {}).get("error")
+    if isinstance(told, BraidError):  # what a check of ours has raised is the most exact word there is
+        return JSONResponse(error_body(told), status_of(told))
+    param = param_of(first["loc"], error.body)
+    what = "there is no such field here; leave it out" if first["type"] == "extra_forbidden" else first["msg"]
+    return JSONResponse(error_body(InputError(f"{param}: {what}"), param), 400)
 
 
 async def _http(request: Request, error: Exception) -> Response:

@@ -8,12 +8,13 @@ A mistake of ours is logged with the request's id; the client is told the id and
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from braid import errors
 from braid.errors import BraidError
 
-__all__ = ["INTERNAL", "error_body", "retry_after", "status_of"]
+__all__ = ["INTERNAL", "depth_of", "error_body", "headers_of", "param_of", "retry_after", "status_of"]
 
 INTERNAL = "internal"
 """The wire code of a mistake of ours."""
@@ -77,9 +78,30 @@ def retry_after(error: BraidError) -> float | None:
 def error_body(error: BraidError, param: str | None = None) -> dict[str, Any]:
     """What the client is told."""
     kind = _TYPES.get(status_of(error), "server_error")
-    return {
-        "error": {"message": str(error), "type": kind, "param": param or error.param, "code": error.code}
-    }
+    return {"error": {"message": str(error), "type": kind, "param": param or error.param, "code": error.code}}
+
+
+def param_of(place: Sequence[str | int], body: object) -> str:
+    """The field that a place in a request means, such as `messages[2].content`.
+
+    Args:
+        place: Where a check has failed, as pydantic tells it: with the names of the kinds that it has tried.
+        body: What was sent, in which those names do not occur.
+    """
+    param, at = "", body
+    for number, part in enumerate(place[1:], 1):
+        if isinstance(at, Mapping) and part in at:
+            param, at = f"{param}.{part}", cast("Mapping[Any, object]", at)[part]
+        elif isinstance(at, list) and isinstance(part, int):
+            param, at = f"{param}[{part}]", cast("list[object]", at)[part]
+        elif number == len(place) - 1 and isinstance(at, Mapping):
+            param = f"{param}.{part}"  # what is missing
+    return param.removeprefix(".") or ".".join(map(str, place[1:] or place))
+
+
+def depth_of(param: str) -> int:
+    """How many steps lead to a field."""
+    return param.count(".") + param.count("[")
 
 
 def headers_of(error: BraidError) -> dict[str, str]:

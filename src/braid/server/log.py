@@ -56,7 +56,11 @@ class _AsJson(logging.Formatter):
     """A record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        at = (
+            datetime.fromtimestamp(record.created, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z")
+        )
         line: dict[str, Any] = {"at": at, "level": record.levelname.lower()}
         fields = getattr(record, "fields", None)
         if fields is None:  # of a library

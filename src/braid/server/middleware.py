@@ -137,8 +137,12 @@ class _Visit:
         if self._status:  # it has begun already; the connection is cut, so that nobody takes it for whole
             return
         response = JSONResponse(body, status, dict(headers))
-        if self._scope["type"] == "websocket" and "websocket.http.response" not in self._scope.get("extensions", {}):
-            await self._send({"type": "websocket.close", "code": 1008, "reason": body["error"]["message"][:120]})
+        if self._scope["type"] == "websocket" and "websocket.http.response" not in self._scope.get(
+            "extensions", {}
+        ):
+            await self._send(
+                {"type": "websocket.close", "code": 1008, "reason": body["error"]["message"][:120]}
+            )
             self._status = status
             return
         await response(self._scope, receive, self.send)
@@ -176,5 +180,7 @@ class _Limited:
         if message["type"] == "http.request":
             self._num += len(message.get("body", b""))
             if self._num > self._limit:
-                raise TooLargeError(f"the request is larger than {self._limit} bytes, which is all that is taken")
+                raise TooLargeError(
+                    f"the request is larger than {self._limit} bytes, which is all that is taken"
+                )
         return message

@@ -16,7 +16,24 @@ from braid.server.log import set_up
 from braid.server.settings import ServerSettings, is_loopback
 from braid.sessions.session import Engine
 
-__all__ = ["build_engine", "run"]
+__all__ = ["Server", "build_engine", "run"]
+
+FRAME_ROOM = 4
+"""Frames that are too large by less than this factor are answered; larger ones end the connection."""
+
+
+class Server(uvicorn.Server):
+    """Tells connected clients that it stops before it cuts their connections."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop."""
+        app = self.config.loaded_app
+        while hasattr(app, "app") and not hasattr(app, "state"):
+            app = app.app
+        hub = getattr(getattr(app, "state", None), "hub", None)
+        if hub is not None:
+            await hub.say_goodbye()
+        await super().shutdown(sockets)
 
 
 def build_engine(settings: ServerSettings) -> Engine:
@@ -58,13 +75,13 @@ def run(settings: ServerSettings) -> None:
     app = build_app(build_engine(settings), settings)
     shown = f"[{host}]" if ":" in host else host
     typer.secho(f"Braid serves {settings.model} at http://{shown}:{port}", err=True, bold=True)
-    server = uvicorn.Server(
+    server = Server(
         uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             ws="websockets-sansio",
-            ws_max_size=settings.max_frame_bytes,
+            ws_max_size=FRAME_ROOM * settings.max_frame_bytes,
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=max(1, int(settings.drain_s)),
             server_header=False,

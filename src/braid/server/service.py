@@ -50,7 +50,10 @@ class Service:
         registry = CollectorRegistry()
         self.registry = registry
         self.requests = Counter(
-            "braid_requests", "Requests by route and status.", ["route", "status", "caller"], registry=registry
+            "braid_requests",
+            "Requests by route and status.",
+            ["route", "status", "caller"],
+            registry=registry,
         )
         self.request_seconds = Histogram(
             "braid_request_seconds", "Seconds until the end of an answer.", ["route"], registry=registry

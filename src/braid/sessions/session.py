@@ -32,6 +32,7 @@ from braid.streams.transcript import Transcript
 
 if TYPE_CHECKING:
     from braid.engine.journal import Journal
+    from braid.engine.mailbox import Mailbox
     from braid.engine.starts import Predicate
     from braid.sessions.tools import Toolbox
 
@@ -194,6 +195,17 @@ class Session:
         """
         await self._push("write", stream, text)
 
+    async def tell(self, texts: Mapping[str, str]) -> None:
+        """Write to several inputs and end them all, before the next row.
+
+        Args:
+            texts: By input stream.
+
+        Raises:
+            What `write` and `end` raise.
+        """
+        await self._push("tell", dict(texts))
+
     async def end(self, stream: str | None = None) -> None:
         """Say that an input, or every one, is complete for this turn.
 
@@ -329,6 +341,11 @@ class Session:
             kv_tokens=look.peak_kv_tokens,
             bytes_per_token=self._backend.bytes_per_token,
         )
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """Where all that happens waits, for those who would rather take it in batches than iterate."""
+        return self._opened().mailbox
 
     async def wait_for_turn(self) -> None:
         """Return when the turn under way is over, or the session closed."""

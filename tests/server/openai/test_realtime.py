@@ -20,7 +20,11 @@ pytestmark = pytest.mark.anyio
 
 CALL = '<tool_call>{"name": "look", "arguments": {"what": "tea"}}</tool_call>'
 TOOLS = [{"type": "function", "name": "look", "description": "Look.", "parameters": {"type": "object"}}]
-USER: dict[str, Any] = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "What is tea?"}]}
+USER: dict[str, Any] = {
+    "type": "message",
+    "role": "user",
+    "content": [{"type": "input_text", "text": "What is tea?"}],
+}
 
 
 class Tap:
@@ -106,7 +110,9 @@ async def test_the_second_turn_knows_the_first(server: Serving) -> None:
 
 async def test_a_response_is_interrupted_and_what_it_said_stays() -> None:
     tap = Tap()
-    with Serving(null_engine(script={"output": ["A very long story of tea."]}, fail=tap), test_settings()) as serving:
+    with Serving(
+        null_engine(script={"output": ["A very long story of tea."]}, fail=tap), test_settings()
+    ) as serving:
         async with client(serving).realtime.connect(model="null") as connection:
             await connection.conversation.item.create(item=USER)  # pyright: ignore[reportArgumentType]
             await connection.response.create()
@@ -203,7 +209,10 @@ def tell(socket: ClientConnection, frame: str | bytes | dict[str, Any]) -> dict[
         ({"type": "input_audio_buffer.append", "audio": ""}, "speaks text"),
         ({"type": "session.update", "session": {"output_modalities": ["audio"]}}, "speaks text"),
         ({"type": "session.update", "session": {"tools": 3}}, "session.tools"),
-        ({"type": "conversation.item.create", "item": {"type": "message", "role": "pope", "content": []}}, "item.role"),
+        (
+            {"type": "conversation.item.create", "item": {"type": "message", "role": "pope", "content": []}},
+            "item.role",
+        ),
         ({"type": "conversation.item.create", "item": {"type": "function_call"}}, "name and arguments"),
         (
             {

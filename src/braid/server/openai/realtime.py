@@ -172,9 +172,13 @@ class _Connection:
         if isinstance(kind, str) and kind in handlers:
             await handlers[kind](event)
         elif isinstance(kind, str) and ("audio" in kind or kind == "conversation.item.truncate"):
-            raise refusal("type", f"{kind!r} is for audio, and this server speaks text; send conversation.item.create")
+            raise refusal(
+                "type", f"{kind!r} is for audio, and this server speaks text; send conversation.item.create"
+            )
         else:
-            raise refusal("type", f"{kind!r} is nothing that this server knows; it takes {', '.join(handlers)}")
+            raise refusal(
+                "type", f"{kind!r} is nothing that this server knows; it takes {', '.join(handlers)}"
+            )
 
     # ---- the session
 
@@ -243,7 +247,8 @@ class _Connection:
         messages = to_messages(items, settings.instructions)
         if not messages or messages[-1].role in ("assistant", "system"):
             raise refusal(
-                "response", "there is nothing to answer; create an item of the user, or of a function's output, first"
+                "response",
+                "there is nothing to answer; create an item of the user, or of a function's output, first",
             )
         limit = settings.max_output_tokens
         sampling = {} if settings.temperature is None else {"temperature": settings.temperature}
@@ -372,7 +377,9 @@ class _Response:
         of_call = {**where, "call_id": called.id}
         send = self._connection.send
         await send("response.function_call_arguments.delta", delta=called.arguments, **of_call)
-        await send("response.function_call_arguments.done", arguments=called.arguments, name=called.name, **of_call)
+        await send(
+            "response.function_call_arguments.done", arguments=called.arguments, name=called.name, **of_call
+        )
         item |= {"arguments": called.arguments, "status": "completed"}
         await self._end_item(item)
 
@@ -402,7 +409,11 @@ class _Response:
             "input_tokens": tokens.prompt,
             "output_tokens": tokens.said,
             "total_tokens": tokens.prompt + tokens.said,
-            "input_token_details": {"cached_tokens": tokens.cached, "text_tokens": tokens.prompt, "audio_tokens": 0},
+            "input_token_details": {
+                "cached_tokens": tokens.cached,
+                "text_tokens": tokens.prompt,
+                "audio_tokens": 0,
+            },
             "output_token_details": {"text_tokens": tokens.said, "audio_tokens": 0},
         }
         return {

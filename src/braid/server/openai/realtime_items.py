@@ -1,7 +1,7 @@
 """The conversation of a Realtime connection: items in order, and what they are as chat messages.
 
-    message (user)  ─▶ message (assistant) ─▶ function_call ─▶ function_call_output ─▶ …
-                                              └──── one assistant message ───┘ └ tool ┘
+message (user)  ─▶ message (assistant) ─▶ function_call ─▶ function_call_output ─▶ …
+                                          └──── one assistant message ───┘ └ tool ┘
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ class Items:
         if any(other["id"] == item["id"] for other in self._items):
             raise refusal("item.id", f"{item['id']!r} is taken; leave it out, or choose another")
         if len(self._items) >= MAX_ITEMS:
-            raise refusal("item", f"a conversation has at most {MAX_ITEMS} items; delete some, or begin another")
+            raise refusal(
+                "item", f"a conversation has at most {MAX_ITEMS} items; delete some, or begin another"
+            )
         place = len(self._items) if after is None else 0 if after == "root" else self._place(after) + 1
         self._items.insert(place, item)
         return self._items[place - 1]["id"] if place else None

@@ -90,6 +90,11 @@ class CallParser:
         self._tag: _Tag | None = None
         self._tail = ""  # the end of the prose, long enough to recognise a tag
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether what has come last is, or may become, part of a call: within an object, or between tags."""
+        return self._object is not None or self._tag is not None
+
     def push(self, text: str) -> list[Call]:
         """Take the next piece of the lane's text.
 

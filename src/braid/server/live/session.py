@@ -1,0 +1,436 @@
+"""A live session: the engine's news become messages, are stored, and only then told; commands become verbs.
+
+    engine's mailbox ──┐ under one lock: take all ▶ messages, with ids ▶ store, one commit ▶ feed
+    a command ─ verb ──┘                  └── `done` stands behind the ledger's line of its verb
+
+So whatever a client has heard is stored, with the lines that the engine needs to stand there again. A process that
+is killed leaves lines for all events that are stored; the engine that goes on tells all events since the opening, and
+those that were stored are passed over by their number.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from braid.client import protocol
+from braid.engine.record import LedgerLine
+from braid.errors import (
+    BraidError,
+    DirectionError,
+    EmptyInputError,
+    RegimeError,
+    SessionClosedError,
+    UnknownStreamError,
+)
+from braid.server.live.calls import CallBook
+from braid.server.live.feed import Feed
+from braid.server.live.telling import Teller, Telling, visible_lanes
+from braid.server.store import SessionRecord, Store, StoredMessage
+from braid.streams.events import ClosedEvent, Event
+from braid.streams.strict import hint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from braid.engine.backend import SessionBackend, SessionHandle
+    from braid.sessions.tools.calls import Call
+    from braid.sessions.tools.toolbox import ToolResult
+
+__all__ = ["LiveSession", "StandingCommand"]
+
+MOST = 1000
+"""News that becomes one commit, where there is more."""
+
+StandingCommand = (
+    protocol.Write
+    | protocol.End
+    | protocol.Flush
+    | protocol.Snapshot
+    | protocol.Commit
+    | protocol.Rollback
+    | protocol.Interrupt
+    | protocol.Cancel
+    | protocol.Force
+    | protocol.CloseStream
+    | protocol.ToolResult
+    | protocol.Close
+)
+"""What can be said to a session that is open."""
+
+
+@dataclass
+class _Batch:
+    """What is stored with one commit."""
+
+    lines: list[Any] = field(default_factory=list[Any])
+    messages: list[StoredMessage] = field(default_factory=list[StoredMessage])
+    done: str | None = None
+    """The command that this commit answers, until it is answered."""
+    has_ended: bool = False
+    has_refused: bool = False
+    """Whether a call was answered that nobody can run."""
+    is_due: bool = False
+    """Whether there is something to store beside lines and messages: a command was carried out."""
+
+
+class LiveSession:
+    """One session that is open at the engine.
+
+    Args:
+        backend, handle: The engine, and the session there; it keeps a ledger.
+        store: Where everything is kept.
+        record: As it is stored.
+        lines: Of its ledger so far.
+        answers: Commands that were carried out, and the message that said so.
+    """
+
+    def __init__(
+        self,
+        backend: SessionBackend,
+        handle: SessionHandle,
+        store: Store,
+        record: SessionRecord,
+        *,
+        lines: Sequence[Any] = (),
+        answers: Mapping[str, int] | None = None,
+    ) -> None:
+        self.record = record
+        self.handle = handle
+        self.feed = Feed(record.name, store, record.last_id)
+        self.touched = time.monotonic()
+        """When something has happened, or a client has left."""
+        self.is_over = False
+        """Whether it has ended, or is suspended; nothing more is stored then."""
+        self.left = anyio.Event()
+        """Set when the hub has let it go."""
+        self.failure: BraidError | None = None
+        """Why it was suspended, where it could not be stored."""
+        self._backend = backend
+        self._store = store
+        self._lock = anyio.Lock()
+        self._answers = dict(answers or {})
+        self._last_id = record.last_id
+        self._num_lines = record.num_lines
+        self._num_told: int = record.state.get("events", 0)
+        self._num_seen = 0
+        self._draft: dict[str, str] = dict(record.state.get("draft", {}))
+        self._copies: dict[str, int] = record.settings["engine"].get("copies", {})
+        shows_all = record.settings["show"] == "all"
+        self._teller = Teller(
+            handle.topology,
+            self._copies,
+            shows_all=shows_all,
+            wants_rows=record.settings["rows"],
+            num_cached=lambda: handle.look().num_cached,
+            cached_before=record.state.get("cached", 0),
+        )
+        names = [tool["name"] for tool in record.settings["tools"]]
+        flows = dict(handle.topology.resolved_tool_flows) if names else {}
+        self._calls = CallBook(flows, names, record.state.get("answered", ()))
+        self._has_tools = bool(flows)
+        self._num_awaited = 0
+        for line in lines:
+            self._note_line(line)
+        handle.hold(frozenset(flows))
+
+    @property
+    def name(self) -> str:
+        """What clients call it."""
+        return self.record.name
+
+    @property
+    def caller(self) -> str:
+        """Name of whose key it belongs to."""
+        return self.record.caller
+
+    @property
+    def is_editable(self) -> bool:
+        """Whether its input comes in snapshots."""
+        return self.record.settings["input"] == "editable"
+
+    # ---- what a client says
+
+    def answered(self, command_id: str | None) -> int | None:
+        """The message that answers a command that was carried out; None where it was not."""
+        return None if command_id is None else self._answers.get(command_id)
+
+    async def do(self, command: StandingCommand) -> None:
+        """Carry a command out, once; when this returns it is stored, and its `done` told.
+
+        Raises:
+            BraidError: It was refused; the session goes on.
+        """
+        async with self._lock:
+            if self.answered(command.id) is not None:
+                return
+            self._require_open()
+            with anyio.CancelScope(shield=True):  # what is done must be stored, whoever has left meanwhile
+                self._carry_out(command)
+                self.touched = time.monotonic()
+                await self._advance(_Batch(done=command.id, is_due=True))
+
+    def _require_open(self) -> None:
+        if self.is_over:
+            raise SessionClosedError(
+                "the session is closed; open a new one (its transcript stays for a while at "
+                f"/v1/sessions/{self.name}/transcript)"
+            )
+
+    def _carry_out(self, command: StandingCommand) -> None:
+        match command:
+            case protocol.Write(stream=stream, text=text):
+                self._require_regime("live", "write", "send `snapshot`, and `commit` when it is final")
+                self._push("write", stream, text)
+            case protocol.End(stream=stream):
+                self._require_regime("live", "end", "send `commit`, which ends the input, too")
+                self._push("end", stream)
+                self._teller.input_ended()
+            case protocol.Flush(stream=stream):
+                self._require_regime("live", "flush", "send `commit`")
+                self._push("flush", stream, "asked for")
+            case protocol.Snapshot(streams=streams):
+                self._require_regime("editable", "snapshot", "send `write`, and `end` when it is complete")
+                self._draw_up(streams)
+            case protocol.Commit():
+                self._require_regime("editable", "commit", "send `end` when the input is complete")
+                self._commit()
+            case protocol.Rollback():
+                self._require_regime(
+                    "editable", "rollback", "what was written has been read; open one with editable input"
+                )
+                self._draft.clear()
+            case protocol.Interrupt(stream=stream):
+                self._push("interrupt", stream)
+            case protocol.Cancel(stream=stream):
+                self._push("cancel", stream)
+            case protocol.Force(stream=stream, text=text):
+                self._push("force", stream, text)
+            case protocol.CloseStream(stream=stream):
+                self._push("close_stream", stream)
+            case protocol.ToolResult(call=call, content=content, error=error):
+                found = self._calls.result(call, content, error)
+                if found is not None:
+                    self._deliver(*found)
+            case protocol.Close():
+                self._push("close", "closed")
+
+    def _push(self, verb: str, *arguments: Any) -> None:
+        self._backend.push(self.handle.number, verb, *arguments)
+
+    # ---- editable input
+
+    def _require_regime(self, regime: str, verb: str, instead: str) -> None:
+        if self.record.settings["input"] != regime:
+            other = self.record.settings["input"]
+            raise RegimeError(
+                f"`{verb}` is for sessions with {regime} input, and this one's is {other}: {instead}"
+            )
+
+    def _draw_up(self, streams: Mapping[str, str]) -> None:
+        inputs = self.handle.topology.input_names
+        for stream in streams:
+            if stream not in inputs:
+                is_output = stream.partition("#")[0] in self.handle.topology.output_names
+                kind = DirectionError if is_output else UnknownStreamError
+                what = "is an output, which the model writes" if is_output else "is no stream of this session"
+                raise kind(f"{stream!r} {what}; {hint(stream, inputs)}")
+        self._draft |= streams
+
+    def _commit(self) -> None:
+        if not any(self._draft.values()):
+            inputs = " or ".join(self.handle.topology.input_names)
+            raise EmptyInputError(f"there is nothing to commit; send a `snapshot` of {inputs} first")
+        self._push("tell", {stream: text for stream, text in self._draft.items() if text})
+        self._draft.clear()
+        self._teller.input_ended()
+
+    # ---- tools of the client
+
+    def _deliver(self, stream: str, result: ToolResult) -> None:
+        """Write a result, whole; the input ends with it."""
+        self._push("write", stream, result.to_text() + "\n")
+        self._calls.close(result.id)
+        self._backend.note_tool(result.status, result.seconds)
+        self._push("end", stream)
+
+    def _balance(self) -> None:
+        """Hold the turn open for as many results as are still to come, and for no more.
+
+        The engine itself holds it for each piece of a call lane, until that was heard here; its ledger tells. What is
+        pushed here stands in the ledger before the next news is taken, so nothing is counted twice.
+        """
+        missing = len(self._calls.open) - self._num_awaited
+        try:
+            for _ in range(abs(missing)):
+                self._push("await_result" if missing > 0 else "result_came")
+        except SessionClosedError:  # its end is among the news to come
+            return
+
+    def _note_line(self, line: Sequence[Any]) -> None:
+        match line:
+            case ["do", "await_result", *_]:
+                self._num_awaited += 1
+            case ["do", "result_came", *_]:
+                self._num_awaited = max(0, self._num_awaited - 1)
+            case _:
+                return
+
+    # ---- what the engine says
+
+    async def run(self, max_unread: int) -> None:
+        """Tell and store what happens, until the session is over.
+
+        Args:
+            max_unread: Messages that may wait for a client that is connected; then the session pauses.
+        """
+        while not self.is_over and await self.handle.mailbox.until_news():
+            await self.feed.until_room(max_unread)
+            async with self._lock:
+                if not self.is_over:
+                    with anyio.CancelScope(shield=True):  # what is taken must be stored
+                        await self._advance(_Batch())
+
+    async def catch_up(self) -> None:
+        """After a restart: pass over what was told before, so that everything stands as it did."""
+        async with self._lock:
+            with anyio.CancelScope(shield=True):
+                while self._num_seen < self._num_told and await self.handle.mailbox.until_news():
+                    await self._advance(_Batch())
+
+    async def _advance(self, batch: _Batch) -> None:
+        """Take all news, store it, tell it."""
+        mailbox = self.handle.mailbox
+        since = mailbox.since if mailbox.num_waiting else None
+        due = mailbox.num_waiting if batch.is_due else min(mailbox.num_waiting, MOST)
+        takes_all = due == mailbox.num_waiting
+        while due:
+            for news in await mailbox.take(due):
+                self._take(news, batch)
+            due = mailbox.num_waiting if batch.has_refused else 0  # with what tells the model so
+            batch.has_refused = False
+        self._say_done(batch)
+        if takes_all and self._has_tools and not batch.has_ended:
+            self._balance()
+        if batch.lines or batch.messages or batch.is_due:
+            await self._keep(batch, since)
+
+    async def _keep(self, batch: _Batch, since: float | None) -> None:
+        """Store a batch, and tell it."""
+        self._num_lines += len(batch.lines)
+        try:
+            await self._store.append(
+                self.name,
+                lines=batch.lines,
+                messages=batch.messages,
+                state=self._state(),
+                num_lines=self._num_lines,
+                last_id=self._last_id,
+                closed=time.time() if batch.has_ended else None,
+            )
+        except BraidError as error:  # what is stored is still whole: it can be resumed from there
+            self.failure = error
+            self.leave()
+            raise
+        if batch.has_ended:
+            self.leave()
+        self.feed.publish(batch.messages, since)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "events": self._num_told,
+            "cached": self._teller.cached_before,
+            "answered": list(self._calls.answered),
+            "draft": self._draft,
+        }
+
+    def _take(self, news: Event | LedgerLine, batch: _Batch) -> None:
+        if isinstance(news, LedgerLine):
+            batch.lines.append(news.line)
+            self._note_line(news.line)
+            return
+        self._num_seen += 1
+        if self._num_seen <= self._num_told:
+            self._teller.again(news)
+            self._calls.hear(news)
+            return
+        self._num_told += 1
+        self.touched = time.monotonic()
+        if isinstance(news, ClosedEvent):
+            batch.has_ended = True
+            self._say_done(batch)  # nothing follows the end
+        telling = self._teller.tell(news)
+        if telling is not None:
+            self._say(batch, telling)
+        for call in self._calls.hear(news):
+            fault = self._calls.fault(call)
+            if fault is None:
+                self._say(batch, Telling(protocol.ToolCall, _call_fields(call)))
+            else:
+                batch.has_refused = True
+                self._refuse(call.id, fault)
+
+    def _refuse(self, call_id: str, fault: ToolResult) -> None:
+        """A call that nobody can run: the model is told so, as it would be told a result."""
+        try:
+            self._deliver(self._calls.stream_of(self._calls.open[call_id]), fault)
+        except (
+            BraidError
+        ):  # the session is closed, or its stream; a queue that is full holds results of others
+            if call_id in self._calls.open:
+                self._calls.close(call_id)
+
+    def _say_done(self, batch: _Batch) -> None:
+        if batch.done is not None:
+            self._answers[batch.done] = self._last_id + 1
+            self._say(batch, Telling(protocol.Done, {"re": batch.done}))
+            batch.done = None
+
+    def _say(self, batch: _Batch, telling: Telling) -> None:
+        self._last_id += 1
+        message = telling.kind(id=self._last_id, at=self._at(), **telling.fields)
+        batch.messages.append(
+            StoredMessage(self._last_id, message.model_dump_json(), telling.fields.get("re"))
+        )
+
+    def _at(self) -> float:
+        return round(max(0.0, time.time() - self.record.opened), 4)
+
+    # ---- its end here
+
+    def close(self, reason: str) -> None:
+        """End it; `run` stores and tells that."""
+        self._backend.abort(self.handle.number, reason)
+
+    async def suspend(self) -> None:
+        """Store what there is, and leave the engine; another process, or this one, can go on with it."""
+        async with self._lock:
+            with anyio.CancelScope(shield=True):
+                if not self.is_over:
+                    await self._advance(_Batch())
+        self.leave()
+
+    def leave(self) -> None:
+        """Give the engine's seat back; whatever the engine says from now on is not stored."""
+        self.is_over = True
+        self._backend.abort(self.handle.number, "suspended")
+        self.feed.moved()
+
+    # ---- asking
+
+    def open_calls(self) -> list[protocol.OpenCall]:
+        """Calls that wait for a result of the client's."""
+        return [protocol.OpenCall(**_call_fields(call)) for call in self._calls.open.values()]
+
+    def lanes(self) -> list[str]:
+        """Labels of the lanes that its client may see."""
+        shows_all = self.record.settings["show"] == "all"
+        return visible_lanes(self.handle.topology, self._copies, shows_all=shows_all)
+
+
+def _call_fields(call: Call) -> dict[str, Any]:
+    return {"call": call.id, "stream": call.lane, "name": call.name, "arguments": dict(call.arguments)}
