@@ -91,7 +91,10 @@ async def test_tools_of_the_client_answer_by_themselves(server: Serving) -> None
         called.set()
         return a + b
 
-    async with connect(server.base_url) as client, client.open(TOOLS, tools={"add": add}, rows=True) as session:
+    async with (
+        connect(server.base_url) as client,
+        client.open(TOOLS, tools={"add": add}, rows=True) as session,
+    ):
         await session.write("user", "2 and 3?")
         await session.end()
         await session.wait_for_turn()

@@ -129,7 +129,9 @@ def test_compare_asks_one_stream_the_same(page: Any, scripted: Scripted) -> None
     expect(page.locator('[data-compared="ttfat"]')).not_to_have_text("–")
     expect(page.locator('[data-compared="tnft"]')).to_have_text("0")
     expect(page.locator("#compare-answer")).to_have_text(SAID)
-    assert scripted.newest.opened.topology == "plain"
+    topology = scripted.newest.opened.topology
+    assert isinstance(topology, dict) and topology["name"] == "plain"
+    assert topology["streams"]["output"]["max_tokens"] == 48
     assert scripted.newest.opened.seed == next(iter(scripted.sessions.values())).opened.seed
     asked = kinds(scripted, wire.Write)[-1]
     assert asked.text == QUESTION

@@ -231,7 +231,9 @@ class Line:
         finally:
             if sending is not None:
                 sending.cancel()
-            with anyio.move_on_after(CLOSE_S, shield=True):  # in order, even where whoever listens is cancelled
+            with anyio.move_on_after(
+                CLOSE_S, shield=True
+            ):  # in order, even where whoever listens is cancelled
                 await socket.close()
             socket.transport.abort()
 
@@ -287,7 +289,12 @@ class Line:
                 asked.answer.exception()  # whoever asked may have gone
             else:
                 asked.answer.set_result(message)
-        elif isinstance(message, protocol.Problem) and re is None and number is None and message.code != "engine.closed":
+        elif (
+            isinstance(message, protocol.Problem)
+            and re is None
+            and number is None
+            and message.code != "engine.closed"
+        ):
             self.error = BraidError.of(message.code, message.message)
         if is_new:
             self._hear(message)

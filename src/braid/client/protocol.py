@@ -128,7 +128,9 @@ class Open(_Command):
     copies: dict[str, Annotated[int, Field(ge=1, le=64)]] = Field(default_factory=dict[str, int])
     sampling: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
     input: Literal["live", "editable"] = "live"
-    history: Annotated[list[dict[str, Any]], Field(max_length=10_000)] = Field(default_factory=list[dict[str, Any]])
+    history: Annotated[list[dict[str, Any]], Field(max_length=10_000)] = Field(
+        default_factory=list[dict[str, Any]]
+    )
     tools: Annotated[list[ToolSpec], Field(max_length=128)] = Field(default_factory=list[ToolSpec])
     forces_answers: bool = True
     show: Literal["external", "all"] = "external"
@@ -493,7 +495,9 @@ def parse_message(data: str | bytes | Mapping[str, Any]) -> ServerMessage:
 def _parse(adapter: TypeAdapter[Any], data: str | bytes | Mapping[str, Any], what: str) -> Any:
     try:
         plain = dict(data) if isinstance(data, Mapping) else json.loads(data)
-        if isinstance(data, str) and "\\ud" in data.lower():  # an escape may spell half a character, which is no text
+        if (
+            isinstance(data, str) and "\\ud" in data.lower()
+        ):  # an escape may spell half a character, which is no text
             json.dumps(plain, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise InputError(f"this is no {what}: not JSON ({error})") from None

@@ -1,11 +1,11 @@
 """The same without `await`: an event loop in a thread of its own does the work.
 
-    with braid.client.connect_sync("http://127.0.0.1:8000") as client:
-        with client.open(topology="chat") as session:
-            session.write("user", "Hello.")
-            session.end()
-            for message in session:
-                ...
+with braid.client.connect_sync("http://127.0.0.1:8000") as client:
+    with client.open(topology="chat") as session:
+        session.write("user", "Hello.")
+        session.end()
+        for message in session:
+            ...
 """
 
 from __future__ import annotations

@@ -51,7 +51,9 @@ class ClientTool:
             schema = self._adapter.json_schema() if parameters is None else dict(parameters)
         except (PydanticUserError, NameError, TypeError) as error:
             reason = str(error).partition("\n")[0]
-            raise InputError(f"this cannot be a tool: {reason}; use hints of types that JSON can spell") from error
+            raise InputError(
+                f"this cannot be a tool: {reason}; use hints of types that JSON can spell"
+            ) from error
         if schema.get("type") != "object":
             raise InputError("this cannot be a tool: its parameters cannot be passed by name; name every one")
         self._parameters = schema
@@ -76,11 +78,14 @@ class ClientTool:
             if self._is_async:
                 value = await self._adapter.validate_python(given)
             else:
-                value = await anyio.to_thread.run_sync(self._adapter.validate_python, given, abandon_on_cancel=True)
+                value = await anyio.to_thread.run_sync(
+                    self._adapter.validate_python, given, abandon_on_cancel=True
+                )
             return to_jsonable_python(value), None
         except ValidationError as error:
             told = "; ".join(
-                f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)
+                f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
+                for each in error.errors(include_url=False)
             )
             return None, f"bad arguments: {told}"
         except Exception as error:  # noqa: BLE001 (whatever a tool raises is its result)
@@ -90,5 +95,6 @@ class ClientTool:
 def as_tools(tools: Tools | None) -> dict[str, ClientTool]:
     """Each as a `ClientTool`."""
     return {
-        name: given if isinstance(given, ClientTool) else ClientTool(given) for name, given in (tools or {}).items()
+        name: given if isinstance(given, ClientTool) else ClientTool(given)
+        for name, given in (tools or {}).items()
     }

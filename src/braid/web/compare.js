@@ -3,10 +3,13 @@
 import { apply, Run } from "./run.js";
 import { liveUrl, Wire } from "./wire.js";
 
+/** The single stream may say as much as the answer that it is compared with, but not less than this. */
+const LEAST_TOKENS = 48;
+
 /**
  * The last question that was answered, and what was said before it; null where nothing was.
  * @param {Run} run
- * @returns {{text: string, history: {role: string, content: string}[]} | null}
+ * @returns {{text: string, history: {role: string, content: string}[], answerTokens: number} | null}
  */
 export function questionOf(run) {
   const number = run.turns.findLastIndex((turn) => turn.figures);
@@ -17,7 +20,9 @@ export function questionOf(run) {
     { role: "user", content: saidTo(turn) },
     { role: "assistant", content: saidBy(run, turn) },
   ]);
-  return { text, history: history.filter((message) => message.content.trim()) };
+  const { tokens = {} } = run.turns[number].figures;
+  const answerTokens = outer(run).reduce((sum, lane) => sum + (tokens[lane.label] ?? 0), 0);
+  return { text, history: history.filter((message) => message.content.trim()), answerTokens };
 }
 
 /** What a person gave in a turn: `user` last, since it is what is asked about the rest. */
@@ -28,14 +33,24 @@ function saidTo(turn) {
 }
 
 function saidBy(run, turn) {
-  return run.lanes
-    .filter((lane) => !lane.isInput && !lane.isInner)
+  return outer(run)
     .map((lane) => turn.said[lane.label] ?? "")
     .join("\n");
 }
 
+function outer(run) {
+  return run.lanes.filter((lane) => !lane.isInput && !lane.isInner);
+}
+
+/** `plain`, but for a limit: without one, a small model that rambles would keep the figures waiting for minutes. */
+function limited(setup, answerTokens) {
+  const topology = structuredClone(setup.topologies.plain.topology);
+  topology.streams.output.max_tokens = Math.max(LEAST_TOKENS, answerTokens);
+  return topology;
+}
+
 /**
- * @param {{text: string, history: object[]}} question
+ * @param {{text: string, history: object[], answerTokens: number}} question
  * @param {import("./store.js").State} state
  * @param {(answer: string) => void} onAnswer is given the answer so far
  * @returns {{result: Promise<Run>, stop: () => void}} the finished run; rejected with what went wrong, in words
@@ -67,7 +82,8 @@ export function askOneStream(question, state, onAnswer) {
     };
     const { seed, temperature } = state.config;
     const sampling = temperature === null ? {} : { output: { temperature } };
-    wire.open({ topology: "plain", seed, sampling, history: question.history, rows: true });
+    const topology = limited(state.setup, question.answerTokens);
+    wire.open({ topology, seed, sampling, history: question.history, rows: true });
     wire.send({ type: "write", stream: "user", text: question.text });
     wire.send({ type: "end" });
   });

@@ -79,7 +79,7 @@ export class Figures {
       const run = await asked.result;
       show({
         figures: figuresOf(run, 0),
-        words: "The same question, the same model, one stream.",
+        words: "The same question to one stream, up to the same length.",
         stop: null,
       });
     } catch (error) {

@@ -1,4 +1,4 @@
-/** Draws lanes on a surface, the page's canvas or a picture to be saved: both look the same since both come from here. */
+/** Draws lanes on a surface, the page’s canvas or a picture to be saved, so that both look the same. */
 
 import { visibleText } from "./columns.js";
 import { latency, waitedForInput } from "./run.js";

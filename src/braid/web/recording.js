@@ -39,7 +39,7 @@ export function parse(text) {
   }
   if (data.version > VERSION) {
     throw new RecordingError(
-      `This run was saved in version ${data.version}; this page reads up to version ${VERSION}. Update Braid to open it.`,
+      `This run was saved in version ${data.version}; this page reads up to version ${VERSION}. Update Braid.`,
     );
   }
   if (!Array.isArray(data.entries)) throw new RecordingError("This saved run has no entries; it is damaged.");

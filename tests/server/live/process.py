@@ -27,7 +27,9 @@ def main(port: int, database: str, pause_s: float) -> None:
     script = {"output": [ANSWER] * 5, "thought": [ANSWER] * 5, "tool_call": [CALL]}
     engine = null_engine(script=script, fail=wait, limits=EngineLimits(max_sessions=300))
     app = build_app(engine, test_settings(database=database, max_sessions=300), null_model())
-    config = uvicorn.Config(app, port=port, log_config=None, access_log=False, ws="websockets-sansio", lifespan="on")
+    config = uvicorn.Config(
+        app, port=port, log_config=None, access_log=False, ws="websockets-sansio", lifespan="on"
+    )
     Server(config).run()
 
 

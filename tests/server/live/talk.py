@@ -47,7 +47,12 @@ class Talk:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         base = server if isinstance(server, str) else server.ws_url
         connecting = connect(
-            f"{base}/v1/live", additional_headers=headers, proxy=None, max_size=None, compression=None, **options
+            f"{base}/v1/live",
+            additional_headers=headers,
+            proxy=None,
+            max_size=None,
+            compression=None,
+            **options,
         )
         self.socket: ClientConnection = connecting.__enter__()
         self.heard: list[dict[str, Any]] = []

@@ -78,7 +78,10 @@ def test_wherever_the_connection_is_cut_whoever_resumes_hears_each_message_once(
         talk.send({"type": "resume", "id": "r", "session": name, "after": heard[-1]["id"]})
         resumed = talk.hear()
         assert resumed["type"] == "resumed" and resumed["last"] >= heard[-1]["id"]
-        for command in ({"type": "write", "id": "w", "stream": "user", "text": "hi"}, {"type": "end", "id": "e"}):
+        for command in (
+            {"type": "write", "id": "w", "stream": "user", "text": "hi"},
+            {"type": "end", "id": "e"},
+        ):
             if not any(m.get("re") == command["id"] for m in heard):
                 talk.send(command)
     while heard[-1]["type"] != "turn" or len([m for m in heard if m["type"] == "done"]) < 2:
@@ -238,7 +241,9 @@ def process(port: int, database: str, pause_s: float) -> Iterator[subprocess.Pop
     command = [sys.executable, "-m", "tests.server.live.process", str(port), database, str(pause_s)]
     root = Path(__file__).parents[3]
     path = os.pathsep.join([str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")])
-    running = subprocess.Popen(command, cwd=root, env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"})
+    running = subprocess.Popen(
+        command, cwd=root, env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    )
     try:
         deadline = time.monotonic() + 60
         while True:
@@ -261,7 +266,9 @@ def free_port() -> int:
         return probing.getsockname()[1]
 
 
-def test_after_kill_9_in_the_middle_of_twenty_sessions_all_go_on_and_nothing_is_lost_or_doubled(database: str) -> None:
+def test_after_kill_9_in_the_middle_of_twenty_sessions_all_go_on_and_nothing_is_lost_or_doubled(
+    database: str,
+) -> None:
     asyncio.run(killed(database))
 
 

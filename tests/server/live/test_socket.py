@@ -39,13 +39,19 @@ def talk(server: Serving) -> Iterator[Talk]:
         yield talking
         if talking.session:
             httpx.delete(
-                f"{server.base_url}/v1/sessions/{talking.session}", headers={"Authorization": "Bearer alice-key-1"}
+                f"{server.base_url}/v1/sessions/{talking.session}",
+                headers={"Authorization": "Bearer alice-key-1"},
             )
 
 
 def test_a_turn_is_told_in_order_without_a_gap(talk: Talk) -> None:
     opened = talk.open(id="c1")
-    assert (opened["id"], opened["re"], opened["inputs"], opened["outputs"]) == (1, "c1", ["user"], ["output"])
+    assert (opened["id"], opened["re"], opened["inputs"], opened["outputs"]) == (
+        1,
+        "c1",
+        ["user"],
+        ["output"],
+    )
     messages = talk.turn("hi")
     assert said(messages) == "Hello there."
     turn = next(m for m in messages if m["type"] == "turn")
@@ -177,7 +183,9 @@ WRONG_OPENINGS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "code"), WRONG_OPENINGS)
-def test_an_opening_that_cannot_be_is_refused_and_costs_no_seat(talk: Talk, fields: dict[str, Any], code: str) -> None:
+def test_an_opening_that_cannot_be_is_refused_and_costs_no_seat(
+    talk: Talk, fields: dict[str, Any], code: str
+) -> None:
     answer = talk.open(**fields)
     assert (answer["type"], answer["code"]) == ("error", code)
     assert talk.open()["type"] == "opened"
@@ -207,7 +215,13 @@ def test_a_command_that_is_repeated_is_answered_and_not_done_twice(talk: Talk) -
 
 
 def test_history_goes_before_the_first_turn(talk: Talk, server: Serving) -> None:
-    talk.open(history=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+    talk.open(
+        history=[
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"},
+        ]
+    )
     talk.turn()
     key = {"Authorization": "Bearer alice-key-1"}
     text = httpx.get(f"{server.base_url}/v1/sessions/{talk.session}/transcript", headers=key).text
@@ -270,14 +284,18 @@ def test_without_a_key_or_from_another_origin_nobody_gets_in(server: Serving) ->
         assert same.ask("ping")["type"] == "pong"
 
 
-def test_a_browser_that_sends_its_key_as_a_subprotocol_is_given_one_that_is_no_secret(server: Serving) -> None:
+def test_a_browser_that_sends_its_key_as_a_subprotocol_is_given_one_that_is_no_secret(
+    server: Serving,
+) -> None:
     with Talk(server, subprotocols=["braid", "braid-key.alice-key-1"]) as talk:
         assert talk.socket.subprotocol == "braid"
         assert talk.ask("ping")["type"] == "pong"
 
 
 def test_the_schema_is_served_and_fits(server: Serving, talk: Talk) -> None:
-    schema = httpx.get(f"{server.base_url}/v1/live/schema", headers={"Authorization": "Bearer alice-key-1"}).json()
+    schema = httpx.get(
+        f"{server.base_url}/v1/live/schema", headers={"Authorization": "Bearer alice-key-1"}
+    ).json()
     assert schema == protocol.protocol_schema()
 
 
@@ -288,8 +306,27 @@ def bad_frames(seed: int) -> Iterator[str | bytes]:
     """Frames that are wrong, each in its own way."""
     rng = random.Random(seed)
     kinds = [c["type"] for c in BEFORE_OPEN] + ["open", "resume", "ping", "nonsense"]
-    good = [*BEFORE_OPEN, {"type": "open", "topology": "plain"}, {"type": "resume", "session": "s_1", "after": 1}]
-    values: list[Any] = [None, True, -1, 2**70, 1e300, "", "x" * 300, [], [1], {}, {"a": {}}, "\ud800", "\x00", [[[]]]]
+    good = [
+        *BEFORE_OPEN,
+        {"type": "open", "topology": "plain"},
+        {"type": "resume", "session": "s_1", "after": 1},
+    ]
+    values: list[Any] = [
+        None,
+        True,
+        -1,
+        2**70,
+        1e300,
+        "",
+        "x" * 300,
+        [],
+        [1],
+        {},
+        {"a": {}},
+        "\ud800",
+        "\x00",
+        [[[]]],
+    ]
     while True:
         match rng.randrange(9):
             case 0:
@@ -299,7 +336,9 @@ def bad_frames(seed: int) -> Iterator[str | bytes]:
             case 2:
                 yield json.dumps(rng.choice(values))
             case 3:
-                yield json.dumps({"type": rng.choice(kinds), rng.choice(["x", "id", "stream"]): rng.choice(values)})
+                yield json.dumps(
+                    {"type": rng.choice(kinds), rng.choice(["x", "id", "stream"]): rng.choice(values)}
+                )
             case 4:
                 command = dict(rng.choice(good))
                 command[rng.choice([*command, "id", "extra"])] = rng.choice(values)
@@ -307,7 +346,11 @@ def bad_frames(seed: int) -> Iterator[str | bytes]:
             case 5:
                 text = json.dumps(rng.choice(good))
                 cut = rng.randrange(1, len(text))
-                yield text[:cut] + rng.choice(["", "}", '"', "\\u", "\x01", "[" * 50]) + text[cut + rng.randrange(2) :]
+                yield (
+                    text[:cut]
+                    + rng.choice(["", "}", '"', "\\u", "\x01", "[" * 50])
+                    + text[cut + rng.randrange(2) :]
+                )
             case 6:
                 depth = rng.choice([5, 200, 6000])
                 yield "[" * depth + "]" * depth
@@ -332,7 +375,9 @@ def test_five_thousand_bad_frames_are_each_answered_and_none_is_a_servers_error(
                 talk.send({"type": "ping", "id": "the end"})
                 heard = talk.until(lambda message: message.get("re") == "the end")
                 answered += sum(message["type"] == "error" for message in heard)
-                assert not [m for m in heard if m.get("code") in ("internal", "server", "error", "engine")], heard
+                assert not [m for m in heard if m.get("code") in ("internal", "server", "error", "engine")], (
+                    heard
+                )
                 talk.send({"type": "close"})
         assert said(bystander.turn()) == "Hello there."
     assert answered > 4000

@@ -130,7 +130,7 @@ class Hub:
         self.dismiss()
         with anyio.move_on_after(GOODBYE_S):
             while any(session.feed.connection is not None for session in self._live.values()):
-                await anyio.sleep(0.01)  # noqa: ASYNC110 (they leave one by one)
+                await anyio.sleep(0.01)
 
     # ---- opening
 

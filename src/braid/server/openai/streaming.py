@@ -42,7 +42,7 @@ class Sink:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._lock = anyio.Lock()
+        self._lock = anyio.Lock(fast_acquire=True)
         self.has_begun = False
         self.told_at = anyio.current_time()
 
