@@ -46,7 +46,9 @@ def server() -> Iterator[Serving]:
 
 
 def test_the_client_needs_no_torch() -> None:
-    code = "import sys, braid.client; print([m for m in ('torch', 'transformers', 'numpy', 'fastapi') if m in sys.modules])"
+    code = (
+        "import sys, braid.client; print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -226,23 +226,49 @@ def null_backend(seed: int, failures: float) -> NullBackend:
     return NullBackend(model, speak=voices.speak, fail=voices.fail, kv_tokens=1500, page_size=8)
 
 
+class Digests:
+    """Digests by session, in a file.
+
+    Args:
+        path: The file; there is none yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w+", encoding="ascii")
+        self._num = 0
+
+    def __len__(self) -> int:
+        return self._num
+
+    def add(self, session: int, digest: str) -> None:
+        self._file.write(f"{session} {digest}\n")
+        self._num += 1
+
+    def all(self) -> dict[int, str]:
+        """Read them back, and end."""
+        self._file.seek(0)
+        with self._file:
+            pairs = (line.split() for line in self._file)
+            return {int(session): digest for session, digest in pairs}
+
+
 @dataclass
 class Report:
     """What a soak came to.
 
     Args:
+        digests: Of the transcripts, by session; on disk, or this list alone would make the memory grow.
         sessions, rows, steps: How many there were.
         counts: What clients did, and what they were told.
-        digests: Of the transcripts, by session.
         memory: Resident bytes, sampled at regular times.
         seconds: How long it took, the replay apart.
     """
 
+    digests: Digests
     sessions: int = 0
     rows: int = 0
     steps: int = 0
     counts: Counter[str] = field(default_factory=Counter[str])
-    digests: dict[int, str] = field(default_factory=dict[int, str])
     memory: list[int] = field(default_factory=list[int])
     seconds: float = 0.0
 
@@ -291,7 +317,7 @@ class Soak:
         self.seed = seed
         self.failures = failures
         self.path = journal
-        self.report = Report()
+        self.report = Report(Digests(journal.with_suffix(".digests")))
         self.backend = null_backend(seed, failures)
         self.loop = EngineLoop(self.backend, policy=POLICY, limits=LIMITS, journal=Journal(journal))
         self.engine = Engine.over(self.loop)
@@ -434,7 +460,7 @@ class Soak:
         with self._lock:
             self.report.sessions += 1
             self.report.rows += len(transcript.rows)
-            self.report.digests[session._handle.number] = digest(transcript)  # type: ignore[union-attr]
+            self.report.digests.add(session._handle.number, digest(transcript))  # type: ignore[union-attr]
         error = session.error
         assert error is None or isinstance(error, (EngineError, PoolFullError)), repr(error)
         if error is not None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from braid.errors import ChatTemplateError, InputError
-from braid.model.chat import USER, Chat, ChatFormat, Message
+from braid.model.chat import USER, Chat, ChatFormat, Message, fitted
 from braid.model.codec import TokenizerCodec
-from tests.fakes import CHATML, byte_tokenizer
+from braid.streams.text import IncrementalTokenizer
+from tests.fakes import CHATML, TOKENIZERS, byte_tokenizer
 
 LLAMA3 = (
     "{{ '<|begin|>' }}{% for message in messages %}"
@@ -242,7 +245,7 @@ MESSAGES = [
 def test_a_conversation_may_end_with_a_result_and_name_tools() -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
     chat = Chat.of(MESSAGES, {"tools": tools})
-    format_ = ChatFormat(codec(TOOLS), None, chat.options, asking=chat.asking)
+    format_ = ChatFormat(codec(TOOLS), None, chat.options, chat=chat)
     whole = format_.preamble(chat.history) + MESSAGES[2]["content"] + format_.closer(chat.history)
     plain = [{**message, "content": message["content"] or ""} for message in MESSAGES]
     assert whole == codec(TOOLS).hf.apply_chat_template(
@@ -254,16 +257,16 @@ def test_markers_in_calls_are_no_markers() -> None:
     """As in contents: what a call's arguments spell is text."""
     chat = Chat.of(MESSAGES)
     tokenizer = codec(TOOLS)
-    ids = ChatFormat(tokenizer, asking=chat.asking).encode_preamble(chat.history)
+    ids = ChatFormat(tokenizer, chat=chat).encode_preamble(chat.history)
     end = next(i for i in tokenizer.control_ids if tokenizer._added[i]["content"] == "<|im_end|>")
     assert ids.count(end) == 2  # one after each message before the result
 
 
 def test_after_the_first_turn_the_user_asks() -> None:
     chat = Chat.of(MESSAGES)
-    format_ = ChatFormat(codec(TOOLS), asking=chat.asking)
+    format_ = ChatFormat(codec(TOOLS), chat=chat)
     later = format_.after_first_turn()
-    assert (format_.asking.role, later.asking) == ("tool", USER)
+    assert (format_.chat.asking.role, later.chat.asking) == ("tool", USER)
     answered = [
         *chat.history,
         Message("tool", "A drink.", {"tool_call_id": "call_1"}),
@@ -291,3 +294,62 @@ def test_a_conversation_survives_as_data() -> None:
 def test_a_conversation_that_is_none_is_refused(messages: list[dict[str, object]], says: str) -> None:
     with pytest.raises(InputError, match=says):
         Chat.of(messages)
+
+
+AROUND = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '\n</end>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""Line breaks around contents, with which the ends of a content merge."""
+
+
+def merging(name: str) -> TokenizerCodec:
+    tokenizer = TOKENIZERS[name]()
+    tokenizer.chat_template = AROUND
+    return TokenizerCodec(tokenizer)
+
+
+MERGING = {name: merging(name) for name in ("gpt2", "llama3", "qwen", "o200k")}
+
+
+@pytest.mark.parametrize("name", MERGING)
+@given(content=st.text(st.sampled_from("\n {};!a9:/"), min_size=1, max_size=12))
+def test_a_whole_message_is_cut_where_nothing_merges(name: str, content: str) -> None:
+    tokenizer = MERGING[name]
+    chat = Chat.of([{"role": "user", "content": "!\n"}, {"role": "assistant", "content": "a"}, {"role": "user"}])
+    whole = ChatFormat(tokenizer, "S", chat=chat).encode_whole(chat.history, content)
+    text = tokenizer.render_chat(
+        [
+            {"role": "system", "content": "S"},
+            *({"role": message.role, "content": message.content} for message in chat.history),
+            {"role": "user", "content": content},
+        ],
+        answer_next=True,
+    )
+    assert whole == tokenizer.encode_template(text)
+    found, rest = fitted(tokenizer, "S", chat, content)
+    assert found.before + rest + found.after == content
+    assert rest
+    format_ = ChatFormat(tokenizer, "S", chat=found)
+    reader = IncrementalTokenizer(tokenizer, format_.preamble(found.history))
+    read = [token for token, _ in (*reader.write(rest), *reader.flush())]
+    pieces = format_.encode_preamble(found.history) + read + format_.encode_closer(found.history)
+    assert pieces == whole or not content.strip()  # nothing but space may be one token with what is on both sides
+
+
+def test_most_messages_are_left_whole() -> None:
+    chat = Chat.of([{"role": "user"}])
+    for tokenizer in MERGING.values():
+        for content in ("How many apples?", "a", "Hi there", "多少?"):
+            assert fitted(tokenizer, None, chat, content) == (chat, content)
+
+
+def test_what_is_known_of_a_message_becomes_history_with_it() -> None:
+    from braid.engine.preamble import Preamble
+
+    chat = Chat.of([{"role": "user"}])
+    preamble = Preamble(CODECS["chatml"], None, replace(chat, before="<|im_end|>", after="!"))
+    assert preamble.text.endswith("<|im_start|>user\n<|im_end|>")
+    preamble.remember("hi", "yes")
+    assert preamble.history[0] == Message("user", "<|im_end|>hi!")
+    assert preamble.text.endswith("<|im_start|>user\n")

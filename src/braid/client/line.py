@@ -181,8 +181,9 @@ class Line:
                     if num_before != (self.last, self.num_connections):
                         wait, lost_at = FIRST_WAIT_S, time.monotonic()
                     elif time.monotonic() - lost_at > self._address.give_up_after_s:
+                        tried = f"{self._address.give_up_after_s:g} s"
                         raise ConnectionLostError(
-                            f"{self._address.live_url} cannot be reached for {self._address.give_up_after_s:g} s ({error})"
+                            f"{self._address.live_url} cannot be reached for {tried} ({error})"
                         ) from None
                     await anyio.sleep(max(error.wait_s, wait * random.uniform(0.5, 1)))
                     wait = min(2 * wait, LONGEST_WAIT_S)
@@ -302,7 +303,7 @@ class Line:
             self.is_over = True
 
 
-def _refusal(status: int, body: bytes | None) -> Exception:
+def _refusal(status: int, body: bytes | bytearray | None) -> Exception:
     """What a server says that takes no WebSocket: worth another try, or not."""
     message, code = f"the server answered with the HTTP status {status}", "server"
     try:

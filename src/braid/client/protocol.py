@@ -13,7 +13,8 @@
 
 Commands have ids of the client's choice; `done` or `error` with the same `re` answers each. What a session tells has
 ids that count from 1 without a gap; whoever resumes names the last one that it has seen. `done` is said when the
-command, and what it changed, would outlive the server.
+command, and what it changed, would outlive the server. A `done` that is told again keeps its id: whoever has seen that
+id knows the message, and ids of commands are unique in a session, over all of its connections.
 
 Both sides may ignore fields that they do not know in what the *server* sends; the server refuses what it does not know.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import anyio.to_thread
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -47,7 +47,7 @@ class ClientTool:
         self._is_async = inspect.iscoroutinefunction(function)
         self._description = description if description is not None else inspect.getdoc(function) or ""
         try:
-            self._adapter: TypeAdapter[Any] = TypeAdapter(function)
+            self._adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, function))
             schema = self._adapter.json_schema() if parameters is None else dict(parameters)
         except (PydanticUserError, NameError, TypeError) as error:
             reason = str(error).partition("\n")[0]

@@ -31,7 +31,7 @@ class Preamble:
         if codec.chat_template is None or chat.is_bare:
             self._format = ChatFormat.bare(codec)
         else:
-            self._format = ChatFormat(codec, system, chat.options, asking=chat.asking)
+            self._format = ChatFormat(codec, system, chat.options, chat=chat)
         self._closers = lru_cache(maxsize=64)(self._render_closer)
         self.text = ""
         self._wanted: list[int] = []
@@ -44,8 +44,7 @@ class Preamble:
 
     def remember(self, said: str, answered: str) -> None:
         """Make a turn history."""
-        asking = self._format.asking
-        self.history += [Message(asking.role, said, asking.extra), Message("assistant", answered)]
+        self.history += [self._format.chat.message(said), Message("assistant", answered)]
         self._format = self._format.after_first_turn()
         self._closers.cache_clear()
         self._render()

@@ -15,10 +15,13 @@ from typing import Any, cast
 
 from braid.errors import ChatTemplateError, InputError
 from braid.model.codec import TokenizerCodec
+from braid.streams.text import IncrementalTokenizer
 
-__all__ = ["USER", "Chat", "ChatFormat", "Message"]
+__all__ = ["USER", "Chat", "ChatFormat", "Message", "fitted"]
 
 BLANK_LINE = "\n\n"
+MERGE_REACH = 16
+"""A token of the template takes at most so many characters of a content with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +51,16 @@ class Chat:
         asking: whose message the input is, with an empty content: most often the user's, after a call a tool's.
         options: variables of the template, such as `tools`.
         is_bare: use no template: the input is continued as it is.
+        before, after: text of the input's message that stands around what is written. Where a whole message is known
+            beforehand, its ends may merge with the template in one token; `fitted` cuts where nothing merges.
     """
 
     history: tuple[Message, ...] = ()
     asking: Message = USER
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     is_bare: bool = False
+    before: str = ""
+    after: str = ""
 
     @classmethod
     def of(cls, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any] | None = None) -> Chat:
@@ -75,13 +82,19 @@ class Chat:
     def to_data(self) -> dict[str, Any]:
         """Return plain data, which `from_data` takes."""
         messages = [_plain(message) for message in (*self.history, self.asking)]
-        return {"messages": messages, "options": dict(self.options), "bare": self.is_bare}
+        around = {"before": self.before, "after": self.after}
+        return {"messages": messages, "options": dict(self.options), "bare": self.is_bare, **around}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Chat:
         """Return the conversation that plain data spells; raises as `of` does."""
         chat = cls.of(data["messages"], data.get("options"))
-        return replace(chat, is_bare=bool(data.get("bare")))
+        before, after = data.get("before", ""), data.get("after", "")
+        return replace(chat, is_bare=bool(data.get("bare")), before=before, after=after)
+
+    def message(self, content: str) -> Message:
+        """Return the input's message, with what was written."""
+        return Message(self.asking.role, f"{self.before}{content}{self.after}", self.asking.extra)
 
 
 def _message(message: Mapping[str, Any], number: int) -> Message:
@@ -108,7 +121,7 @@ class ChatFormat:
         codec: the model's tokenizer.
         system: the system prompt. Where the template knows no such role, it opens the first user message.
         options: further variables of the template, such as `enable_thinking`.
-        asking: whose message comes next, with an empty content.
+        chat: whose message comes next, and what is known of it.
         is_bare: use no template (see `bare`).
 
     Raises:
@@ -121,17 +134,17 @@ class ChatFormat:
         system: str | None = None,
         options: Mapping[str, Any] | None = None,
         *,
-        asking: Message = USER,
+        chat: Chat | None = None,
         is_bare: bool = False,
     ) -> None:
         self._codec = codec
-        self.asking = asking
-        """Whose message comes next."""
+        self.chat = Chat() if chat is None else chat
+        """Whose message comes next, and what is known of it."""
         self._system = system
         self._options = dict(options or {})
         self._is_bare = is_bare
         self._has_system_role = not is_bare and self._takes_system()
-        if asking == USER:
+        if self.chat.asking == USER:
             self.preamble()  # so that a template that cannot be taken apart is refused at once
 
     @classmethod
@@ -141,10 +154,10 @@ class ChatFormat:
 
     def after_first_turn(self) -> ChatFormat:
         """Return the format of a conversation that goes on: from now on it is the user who asks."""
-        if self.asking == USER:
+        if self.chat == Chat():
             return self
         twin = copy(self)
-        twin.asking = USER
+        twin.chat = Chat()
         return twin
 
     def preamble(self, history: Sequence[Message] = ()) -> str:
@@ -179,15 +192,36 @@ class ChatFormat:
 
     def encode_preamble(self, history: Sequence[Message] = ()) -> list[int]:
         """Return the tokens of the preamble; control tokens that contents spell are not parsed."""
-        mask = _Mask(self._codec, _texts(history, self._system))
-        return mask.encode(self._preamble(mask.hide_all(history), mask.hide(self._system)))
+        mask = self._mask(history)
+        twin = self._hidden(mask)
+        return mask.encode(twin._preamble(mask.hide_all(history), mask.hide(self._system)))
+
+    def encode_whole(self, history: Sequence[Message], content: str) -> list[int]:
+        """Return the tokens of everything: preamble, a content that is known beforehand, and closer."""
+        mask = self._mask(history, content)
+        message = self._hidden(mask).chat.message(mask.hide(content) or "")
+        return mask.encode(self._render([*mask.hide_all(history), message], mask.hide(self._system)))
+
+    def _mask(self, history: Sequence[Message], *others: str | None) -> _Mask:
+        """Return what hides markers in all that is not the template's."""
+        around = (self.chat.before, self.chat.after)
+        return _Mask(self._codec, _texts(history, self._system, *around, *others))
+
+    def _hidden(self, mask: _Mask) -> ChatFormat:
+        """Return this format with the markers hidden in what is known of the next message."""
+        if not (self.chat.before or self.chat.after):
+            return self
+        twin = copy(self)
+        before, after = mask.hide(self.chat.before) or "", mask.hide(self.chat.after) or ""
+        twin.chat = replace(self.chat, before=before, after=after)
+        return twin
 
     def encode_closer(self, history: Sequence[Message] = (), instructions: str | None = None) -> list[int]:
         """Return the tokens of the closer; control tokens that contents spell are not parsed."""
-        mask = _Mask(self._codec, _texts(history, self._system, instructions))
-        return mask.encode(
-            self._closer(mask.hide_all(history), mask.hide(self._system), mask.hide(instructions))
-        )
+        mask = self._mask(history, instructions)
+        twin = self._hidden(mask)
+        hidden = mask.hide_all(history), mask.hide(self._system), mask.hide(instructions)
+        return mask.encode(twin._closer(*hidden))
 
     def _preamble(self, history: Sequence[Message], system: str | None) -> str:
         if self._is_bare:
@@ -202,9 +236,9 @@ class ChatFormat:
             return after
         if not self._has_system_role:
             return f"{BLANK_LINE}{instructions}{after}"
-        contents = _texts(history, system)
+        contents = [*_texts(history, system), self.chat.before, self.chat.after]
         content, order = _sentinel("User", contents), _sentinel("System", contents)
-        messages = [*history, self._ask(content), Message("system", order)]
+        messages = [*history, self.chat.message(content), Message("system", order)]
         try:
             found = _split(self._render(messages, system), content)
         except ChatTemplateError:
@@ -215,11 +249,8 @@ class ChatFormat:
 
     def _around_content(self, history: Sequence[Message], system: str | None) -> tuple[str, str]:
         """Return what the template puts before and after the content of the next user message."""
-        content = _sentinel("User", _texts(history, system))
-        return _split(self._render([*history, self._ask(content)], system), content)
-
-    def _ask(self, content: str) -> Message:
-        return Message(self.asking.role, content, self.asking.extra)
+        content = _sentinel("User", [*_texts(history, system), self.chat.before, self.chat.after])
+        return _split(self._render([*history, self.chat.message(content)], system), content)
 
     def _takes_system(self) -> bool:
         """Whether the template has a place for a system prompt."""
@@ -240,6 +271,56 @@ class ChatFormat:
             first = next((message for message in rendered if message["role"] == "user"), rendered[0])
             first["content"] = system + BLANK_LINE + first["content"]
         return self._codec.render_chat(rendered, answer_next=answer_next, options=self._options)
+
+
+def fitted(codec: TokenizerCodec, system: str | None, chat: Chat, content: str) -> tuple[Chat, str]:
+    """Cut a whole message so that its pieces are tokenised as the whole, also where its ends merge with the template.
+
+    Args:
+        codec: the model's tokenizer.
+        system: the system prompt.
+        chat: the conversation; nothing is known of its input yet.
+        content: of the input's message, at least one character.
+
+    Returns:
+        The conversation with the ends of the content that belong to the template's tokens, most often none, and the
+        rest, which is to be written. As it was, where no cut near the ends would do.
+    """
+    if codec.chat_template is None or chat.is_bare:
+        return chat, content
+    wanted = ChatFormat(codec, system, chat.options, chat=chat).encode_whole(chat.history, content)
+    reach = range(min(MERGE_REACH, len(content)))
+    for start in reach:
+        first = _Pieces(codec, system, replace(chat, before=content[:start]), content[start:])
+        if wanted[: len(first.front)] != first.front:
+            continue
+        if wanted == first.all():
+            return first.chat, first.content
+        for stop in reach[1 : len(content) - start]:
+            cut = len(content) - stop
+            both = replace(first.chat, after=content[cut:])
+            last = _Pieces(codec, system, both, content[start:cut])
+            if wanted == last.all():
+                return last.chat, last.content
+    return chat, content
+
+
+class _Pieces:
+    """The tokens of a conversation, piece by piece, as a session reads them."""
+
+    def __init__(self, codec: TokenizerCodec, system: str | None, chat: Chat, content: str) -> None:
+        self.chat, self.content = chat, content
+        self._format = ChatFormat(codec, system, chat.options, chat=chat)
+        preamble = self._format.encode_preamble(chat.history)
+        tokenizer = IncrementalTokenizer(codec, self._format.preamble(chat.history))
+        read = [token for token, _ in (*tokenizer.write(content), *tokenizer.flush())]
+        self._tokens = preamble + read
+        self.front = preamble + read[:-MERGE_REACH]
+        """All of them that an end of the content cannot change."""
+
+    def all(self) -> list[int]:
+        """With what stands behind the input."""
+        return self._tokens + self._format.encode_closer(self.chat.history)
 
 
 class _Mask:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import TYPE_CHECKING, cast
 
 import typer
 import uvicorn
@@ -16,6 +17,9 @@ from braid.server.log import set_up
 from braid.server.settings import ServerSettings, is_loopback
 from braid.sessions.session import Engine
 
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
 __all__ = ["Server", "build_engine", "run"]
 
 FRAME_ROOM = 4
@@ -27,12 +31,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop."""
-        app = self.config.loaded_app
-        while hasattr(app, "app") and not hasattr(app, "state"):
-            app = app.app
-        hub = getattr(getattr(app, "state", None), "hub", None)
-        if hub is not None:
-            await hub.say_goodbye()
+        application = cast("FastAPI", self.config.app)
+        await application.state.hub.say_goodbye()
         await super().shutdown(sockets)
 
 

@@ -71,6 +71,7 @@ class Feed:
         self._store = store
         self._tail: deque[Published] = deque(maxlen=TAIL)
         self._moved = anyio.Event()
+        self._left = anyio.Event()
 
     def publish(self, messages: Sequence[StoredMessage], since: float | None = None) -> None:
         """Offer messages that are stored now."""
@@ -105,12 +106,19 @@ class Feed:
         if self.connection is not connection:
             return False
         self.connection = None
+        self._left.set()
         self.moved()
         return True
 
     def moved(self) -> None:
         """The connection has sent something, or is another one."""
         self._moved.set()
+
+    async def until_alone(self) -> None:
+        """Return when nobody listens."""
+        while self.connection is not None:
+            self._left = anyio.Event()
+            await self._left.wait()
 
     async def until_room(self, limit: int) -> None:
         """Return when fewer messages than that wait for a client that is connected."""

@@ -128,9 +128,10 @@ class Hub:
     async def say_goodbye(self) -> None:
         """Dismiss all clients, and give them a moment to hear why."""
         self.dismiss()
+        connected = [session.feed for session in self._live.values()]
         with anyio.move_on_after(GOODBYE_S):
-            while any(session.feed.connection is not None for session in self._live.values()):
-                await anyio.sleep(0.01)
+            for feed in connected:
+                await feed.until_alone()
 
     # ---- opening
 

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from braid.errors import ChatTemplateError
-from braid.model.chat import BLANK_LINE, Chat
+from braid.model.chat import BLANK_LINE, Chat, fitted
 from braid.model.codec import TokenizerCodec
 from braid.server.openai.refusals import refusal
 from braid.server.openai.shapes import ChatMessage, Tool, ToolCall
@@ -141,7 +141,7 @@ def spoken(
         variables["tools"] = shown
     elif tools:
         written = _with_system(written, tools_as_text(shown))
-    whole = _Whole(topology, written, messages[-1].role, list(documents), variables, traits)
+    whole = _Whole(topology, written, messages[-1].role, list(documents), variables, traits, codec)
     return whole.as_views() if topology.decoding == "views" else whole.as_rows()
 
 
@@ -244,6 +244,7 @@ class _Whole:
     documents: list[str]
     options: dict[str, Any]
     traits: TemplateTraits
+    codec: TokenizerCodec
     inputs: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def as_views(self) -> Conversation:
@@ -265,7 +266,12 @@ class _Whole:
         self._put("tool_result" if self.last_role == "tool" else "user", content)
         self._require_text(content)
         chat = Chat.of([*rest[:-1], {**last, "content": ""}], self.options)
-        return Conversation(topology, chat, self._texts())
+        inputs = self._texts()
+        if len(inputs) == 1 and self.traits.exists:
+            ((stream, text),) = inputs.items()
+            chat, text = fitted(self.codec, topology.system, chat, text)
+            inputs = {stream: text}
+        return Conversation(topology, chat, inputs)
 
     def as_rows(self) -> Conversation:
         """Each role goes to the stream of its name; there is no template, so what lacks one goes to the user's."""

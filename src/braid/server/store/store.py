@@ -38,7 +38,7 @@ from sqlalchemy.pool import StaticPool
 from braid import __version__
 from braid.errors import InputError, ServerError
 from braid.server.store import tables
-from braid.server.store.writer import Writer
+from braid.server.store.writer import Rows, Writer
 
 __all__ = ["FORMAT", "SessionRecord", "Store", "StoredMessage"]
 
@@ -207,14 +207,8 @@ class Store:
             "new_state": _json(state),
         }
 
-        def job(connection: Connection) -> None:
-            if written:
-                connection.execute(_INSERT_LINES, written)
-            if told:
-                connection.execute(_INSERT_MESSAGES, told)
-            connection.execute(_UPDATE, [change])
-
-        await self._do(job)
+        parts = ((_INSERT_LINES, written), (_INSERT_MESSAGES, told), (_UPDATE, [change]))
+        await self._do(Rows([(statement, rows) for statement, rows in parts if rows]))
 
     async def delete(self, name: str) -> None:
         """Forget a session."""
@@ -303,7 +297,7 @@ class Store:
         except SQLAlchemyError as error:
             raise ServerError(f"the database cannot be read ({_reason(error)})") from error
 
-    async def _do(self, job: Callable[[Connection], Value]) -> Value:
+    async def _do(self, job: Callable[[Connection], Value] | Rows) -> Value:
         try:
             return await self.writer.do(job)
         except SQLAlchemyError as error:

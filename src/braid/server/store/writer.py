@@ -12,20 +12,32 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, Executable
 
 from braid.errors import ServerError
 
-__all__ = ["Job", "Writer"]
+__all__ = ["Job", "Rows", "Writer"]
 
 Value = TypeVar("Value")
 
 Job = Callable[[Connection], Any]
 """Reads or writes within a transaction that it does not end; it may be run twice."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A job that only writes rows: those of several jobs that stand together are written together.
+
+    Args:
+        written: Statements, each the same object every time, and their parameters.
+    """
+
+    written: Sequence[tuple[Executable, Sequence[Mapping[str, Any]]]]
+
 
 MOST = 512
 """Jobs of one transaction."""
@@ -35,7 +47,7 @@ MOST = 512
 class _Ticket(Generic[Value]):
     """A job, and who waits for it."""
 
-    job: Callable[[Connection], Value]
+    job: Callable[[Connection], Value] | Rows
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Value]
     value: Any = None
@@ -68,7 +80,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="braid-store", daemon=True)
         self._thread.start()
 
-    async def do(self, job: Callable[[Connection], Value]) -> Value:
+    async def do(self, job: Callable[[Connection], Value] | Rows) -> Value:
         """Run a job, and return once what it wrote is committed; where it is cancelled, it may be run or not.
 
         Raises:
@@ -127,10 +139,23 @@ class Writer:
             ticket.error = error
 
     def _transact(self, group: Sequence[_Ticket[Any]]) -> None:
+        gathered: dict[Executable, list[Mapping[str, Any]]] = {}
         with self._engine.begin() as connection:
             for ticket in group:
+                if isinstance(ticket.job, Rows):
+                    for statement, rows in ticket.job.written:
+                        gathered.setdefault(statement, []).extend(rows)
+                    continue
+                _execute(connection, gathered)
                 ticket.value = ticket.job(connection)
+            _execute(connection, gathered)
         self.num_commits += 1
+
+
+def _execute(connection: Connection, gathered: dict[Executable, list[Mapping[str, Any]]]) -> None:
+    for statement, rows in gathered.items():
+        connection.execute(statement, rows)
+    gathered.clear()
 
 
 def _wake(loop: asyncio.AbstractEventLoop, tickets: Sequence[_Ticket[Any]]) -> None:
