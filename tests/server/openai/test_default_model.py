@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from openai import OpenAI
+from openai import AsyncOpenAI, OpenAI
 
 from braid.model.codec import TokenizerCodec
 from braid.model.model import Model
@@ -63,8 +63,9 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
         {"role": "assistant", "content": "Hello Ada! Tea is a fine choice."},
         {"role": "user", "content": "What do I like?"},
         {"role": "assistant", "content": "You like tea."},
-        {"role": "user", "content": "And what is my name?\n"},
+        {"role": "user", "content": "\n  And what is my name?\n"},
     ],
+    "line breaks at both ends": [{"role": "user", "content": "\n\nWhat is tea?\n\n"}],
     "a tool's result": [
         {"role": "user", "content": "How is the weather in Paris?"},
         {"role": "assistant", "content": 'I will look.\n{"name": "weather"}'},
@@ -173,9 +174,19 @@ def _with_read_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def client(smollm2: Model) -> Iterator[OpenAI]:
-    with Serving(Engine(smollm2), test_settings(model="smollm2-135m")) as server:
-        yield OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0)
+def server(smollm2: Model) -> Iterator[Serving]:
+    with Serving(Engine(smollm2), test_settings(model="smollm2-135m")) as serving:
+        yield serving
+
+
+@pytest.fixture(scope="module")
+def client(server: Serving) -> OpenAI:
+    return OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 @pytest.fixture(scope="module")
@@ -297,3 +308,21 @@ def test_a_text_is_continued_as_it_is(client: OpenAI, smollm2: Model) -> None:
     assert answer.choices[0].text == smollm2.codec.decode(made[0, ids.shape[1] :].tolist())
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == ids.shape[1]
+
+
+@pytest.mark.anyio
+async def test_the_realtime_connection(server: Serving) -> None:
+    client = AsyncOpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0)
+    async with client.realtime.connect(model="smollm2-135m") as connection:
+        await connection.session.update(session={"type": "realtime", "instructions": "You are a helpful assistant."})
+        said: list[str] = []
+        for text in ("What is the capital of France?", "And of Italy?"):
+            item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+            await connection.conversation.item.create(item=item)
+            await connection.response.create(response={"max_output_tokens": 24})
+            async for event in connection:
+                assert event.type != "error", event
+                if event.type == "response.done":
+                    said.append(event.response.output[0].content[0].text)
+                    break
+    assert all(said)
