@@ -92,6 +92,7 @@ def test_a_browser_gives_its_key_once(guarded: Serving) -> None:
         cookie = next(iter(browser.cookies.jar))
         assert KEY not in (cookie.value or "")
         assert browser.get("/health").is_success
+        assert "set-cookie" not in browser.get("/health", auth=("me", KEY)).headers
 
 
 def test_mistakes_of_ours_tell_nothing(log: io.StringIO) -> None:

@@ -196,6 +196,10 @@ class Gate:
             raise UnauthenticatedError("this API key is not known")
         return found
 
+    def knows(self, cookies: Mapping[str, str]) -> bool:
+        """Whether a browser has a cookie of this server already."""
+        return cookies.get(COOKIE, "") in self._visits
+
     def begin_visit(self, caller: Caller) -> str:
         """A token that a browser keeps as its cookie, so that pages and WebSockets of this origin know the caller."""
         while len(self._visits) >= MAX_VISITS:

@@ -103,8 +103,9 @@ class _Visit:
         """A browser that has given its key is known by a cookie from then on."""
         if self._scope["type"] == "http" and self._service.gate.needs_keys:
             given = Headers(scope=self._scope).get("authorization", "")
-            if given.lower().startswith("basic "):
-                self._cookie = self._service.gate.begin_visit(caller)
+            gate = self._service.gate
+            if given.lower().startswith("basic ") and not gate.knows(HTTPConnection(self._scope).cookies):
+                self._cookie = gate.begin_visit(caller)
 
     async def send(self, message: Message) -> None:
         """Pass on what the route sends, with our headers."""

@@ -56,7 +56,7 @@ def serving(database: str, script: Any = None, **options: Any) -> Serving:
 # ---- connections
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(cuts=st.lists(st.integers(1, 9), min_size=1, max_size=15), seed=st.integers(0, 99))
 def test_wherever_the_connection_is_cut_whoever_resumes_hears_each_message_once(
     server: Serving, cuts: list[int], seed: int
@@ -76,7 +76,7 @@ def test_wherever_the_connection_is_cut_whoever_resumes_hears_each_message_once(
     for count in cuts:
         talk.heard = []
         for _ in range(count):
-            if heard and heard[-1]["type"] == "turn":
+            if any(m["type"] == "turn" for m in heard):
                 break
             listen(talk)
         talk.cut() if rng.random() < 0.5 else talk.close()
@@ -90,7 +90,7 @@ def test_wherever_the_connection_is_cut_whoever_resumes_hears_each_message_once(
         ):
             if not any(m.get("re") == command["id"] for m in heard):
                 talk.send(command)
-    while heard[-1]["type"] != "turn" or len([m for m in heard if m["type"] == "done"]) < 2:
+    while sum(m["type"] in ("turn", "done") for m in heard) < 3:  # the turn may be over before `end` is done
         listen(talk)
     talk.close()
     assert ids(heard) == list(range(1, len(heard) + 1))
