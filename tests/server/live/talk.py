@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import secrets
+import socket
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -51,6 +52,8 @@ class Talk:
             additional_headers=headers,
             proxy=None,
             max_size=None,
+            max_queue=None,  # else a connection with unread messages takes ten seconds to close
+            close_timeout=1,
             compression=None,
             **options,
         )
@@ -102,7 +105,8 @@ class Talk:
 
     def cut(self) -> None:
         """As if the cable were cut."""
-        self.socket.socket.close()
+        self.socket.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
 
     def __enter__(self) -> Self:
         return self
