@@ -238,6 +238,7 @@ TABLE: dict[tuple[str, ...], tuple[type[BraidError] | None, ...]] = {
     # verb, arguments            fresh  being  wait-  speak- silent asleep over   stream crowd- evict- refil- full  clo-
     #                                   read   ing    ing                         closed ed     ed     ling         sed
     ("write", "user", "more "): (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ST,    QF,    ok,    ok,    ok,    SC),
+    ("tell", "user", "more "):  (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ST,    QF,    ok,    ok,    ok,    SC),
     ("end",):                   (EI,   ok,    ok,    ok,    ok,    ok,    ok,    EI,    ok,    ok,    ok,    ok,    SC),
     ("end", "user"):            (EI,   ok,    ok,    ok,    ok,    ok,    ok,    ST,    ok,    ok,    ok,    ok,    SC),
     ("flush", "user"):          (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ST,    ok,    ok,    ok,    ok,    SC),
@@ -262,6 +263,9 @@ WRONG: dict[tuple[str, ...], type[BraidError]] = {
     ("write", "nobody", "x"): UnknownStreamError,
     ("write", "output", "x"): DirectionError,
     ("write", "note", HALF): InputError,
+    ("tell", "nobody", "x"): UnknownStreamError,
+    ("tell", "output", "x"): DirectionError,
+    ("tell", "note", HALF): InputError,
     ("end", "nobody"): UnknownStreamError,
     ("end", "aside"): DirectionError,
     ("flush", "nobody"): UnknownStreamError,
@@ -302,6 +306,8 @@ def apply(place: Place, verb: tuple[str, ...]) -> BraidError | None:
             assert twin.kv_tokens == (0 if place.session.is_evicted else place.session.kv_tokens)
         elif name == "evict":
             place.core.evict(place.session)
+        elif name == "tell":
+            place.core.do(place.session, "tell", {arguments[0]: arguments[1]})
         else:
             place.core.do(place.session, name, *arguments)
     except BraidError as error:
@@ -329,6 +335,7 @@ def speaker(conversation: Conversation) -> OutputLane:
 
 EFFECTS: dict[str, Callable[[Conversation], bool]] = {
     "write": lambda c: c.stage.input("user").text.endswith("more "),
+    "tell": lambda c: c.stage.input("user").text.endswith("more ") and c.stage.input("user").has_ended,
     "end": lambda c: all(lane.has_ended for lane in c.stage.inputs if lane.text),
     "flush": lambda c: c.turn_is_over or not c.stage.input("user").tokenizer.held,
     "interrupt": lambda c: not speaker(c).is_awake or speaker(c).pending == (END, True),

@@ -211,11 +211,7 @@ class Conversation:
         require_whole(text)
         if not text:
             return
-        if len(lane.queue) >= self.max_queued:
-            raise QueueFullError(
-                f"{stream} has {len(lane.queue)} tokens that the model has not read, and may have {self.max_queued}; "
-                "wait until it has read some, or open the session with a larger max_queued"
-            )
+        self._require_queue_room(lane)
         if not self._in_turn:
             self._begin_turn(now)
         if lane.has_ended or not lane.text:
@@ -231,8 +227,9 @@ class Conversation:
             What `write` and `end` raise.
         """
         for stream, text in texts.items():  # so that nothing is taken where one of them is refused
-            self._input(stream)
+            lane = self._input(stream)
             require_whole(text)
+            self._require_queue_room(lane)
         for stream, text in texts.items():
             self.write(stream, text, now)
         self.end(now=now)
@@ -1026,6 +1023,13 @@ class Conversation:
     def _input(self, stream: str) -> InputLane:
         self._require_open()
         return self.stage.input(stream)
+
+    def _require_queue_room(self, lane: InputLane) -> None:
+        if len(lane.queue) >= self.max_queued:
+            raise QueueFullError(
+                f"{lane.label} has {len(lane.queue)} tokens that the model has not read, and may have "
+                f"{self.max_queued}; wait until it has read some, or open the session with a larger max_queued"
+            )
 
     def _outputs(self, stream: str | None) -> list[OutputLane]:
         """One output by label, or all that are not closed."""

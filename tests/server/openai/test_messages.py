@@ -38,7 +38,7 @@ def prompt(codec: TokenizerCodec, conversation: Conversation) -> str:
     if codec.chat_template is None:
         made = ChatFormat.bare(codec)
     else:
-        made = ChatFormat(codec, conversation.topology.system, chat.options, asking=chat.asking)
+        made = ChatFormat(codec, conversation.topology.system, chat.options, chat=chat)
     return made.preamble(chat.history) + text + made.closer(chat.history)
 
 
