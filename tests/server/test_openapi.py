@@ -1,4 +1,4 @@
-"""Schemathesis on the OpenAPI document: whatever it makes up, the server answers, and none of it is a mistake of ours."""
+"""Schemathesis on the OpenAPI document: whatever it makes up is answered, and none of it is a mistake of ours."""
 
 from __future__ import annotations
 

@@ -302,7 +302,8 @@ async def test_ending_while_a_tool_runs_cancels_it_and_raises_nothing(how: str) 
                 elif how == "shutdown":
                     await house.engine.aclose(drain=False)
                 elif how == "fail":
-                    with contextlib.suppress(SessionClosedError):  # a row of the output may have failed already
+                    # A row of the output may have failed already.
+                    with contextlib.suppress(SessionClosedError):
                         await say(session, "more")
                     await eventually(lambda: session.is_closed)
                     clerk.release["tea"].set()  # its result finds nobody

@@ -153,7 +153,12 @@ class EngineCore:
                 )
             else:
                 conversation = Conversation(
-                    self.backend, topology, number=number, apply=self._apply, predicates=predicates, **settings
+                    self.backend,
+                    topology,
+                    number=number,
+                    apply=self._apply,
+                    predicates=predicates,
+                    **settings,
                 )
             if ledger is not None:
                 conversation.ledger = Ledger(conversation)

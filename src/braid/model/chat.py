@@ -194,7 +194,8 @@ class ChatFormat:
         """Return the tokens of the preamble; control tokens that contents spell are not parsed."""
         mask = self._mask(history)
         twin = self._hidden(mask)
-        return mask.encode(twin._preamble(mask.hide_all(history), mask.hide(self._system)))
+        hidden = mask.hide_all(history), mask.hide(self._system)
+        return mask.encode(twin._preamble(*hidden))  # noqa: SLF001 (of its own class)
 
     def encode_whole(self, history: Sequence[Message], content: str) -> list[int]:
         """Return the tokens of everything: preamble, a content that is known beforehand, and closer."""
@@ -221,7 +222,7 @@ class ChatFormat:
         mask = self._mask(history, instructions)
         twin = self._hidden(mask)
         hidden = mask.hide_all(history), mask.hide(self._system), mask.hide(instructions)
-        return mask.encode(twin._closer(*hidden))
+        return mask.encode(twin._closer(*hidden))  # noqa: SLF001 (of its own class)
 
     def _preamble(self, history: Sequence[Message], system: str | None) -> str:
         if self._is_bare:

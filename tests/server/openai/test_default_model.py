@@ -314,7 +314,9 @@ def test_a_text_is_continued_as_it_is(client: OpenAI, smollm2: Model) -> None:
 async def test_the_realtime_connection(server: Serving) -> None:
     client = AsyncOpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0)
     async with client.realtime.connect(model="smollm2-135m") as connection:
-        await connection.session.update(session={"type": "realtime", "instructions": "You are a helpful assistant."})
+        await connection.session.update(
+            session={"type": "realtime", "instructions": "You are a helpful assistant."}
+        )
         said: list[str] = []
         for text in ("What is the capital of France?", "And of Italy?"):
             item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
