@@ -71,10 +71,17 @@ class Serving:
         engine: Shut down at the end.
         settings: Of the server; those of `test_settings` by default. The port is always a free one.
         model: Of an engine that has none itself, `null_model()` by default.
+        ping_s: How often peers are asked whether they are there, and how long they may take to say so.
+        send_buffer: Bytes that the system may hold for a client that does not read; None leaves it to the system.
     """
 
     def __init__(
-        self, engine: Engine, settings: ServerSettings | None = None, model: ModelCard | None = None
+        self,
+        engine: Engine,
+        settings: ServerSettings | None = None,
+        model: ModelCard | None = None,
+        ping_s: float = 20.0,
+        send_buffer: int | None = None,
     ) -> None:
         self.engine = engine
         self.settings = settings or test_settings()
@@ -82,6 +89,8 @@ class Serving:
             model = null_model()
         self.app = build_app(engine, self.settings, model)
         self._socket = socket.socket()
+        if send_buffer is not None:  # accepted connections take it over
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         self._socket.bind(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
@@ -91,6 +100,8 @@ class Serving:
             ws="websockets-sansio",
             ws_max_size=self.settings.max_frame_bytes,
             ws_per_message_deflate=False,
+            ws_ping_interval=ping_s,
+            ws_ping_timeout=ping_s,
             timeout_graceful_shutdown=max(1, int(self.settings.drain_s)),
             server_header=False,
         )
