@@ -185,8 +185,10 @@ class Mailbox:
         await self._bell.until(lambda: None if self._is_idle else True)
         return bool(self._news or self._num_dropped)
 
-    async def take(self, most: int = 1000) -> list[Event | LedgerLine]:
+    async def take(self, most: int = 1000) -> list[News]:
         """All that has come, in order, at least one thing; empty when no more comes.
+
+        Rows come as they are; `as_event` makes events of them, for whoever needs that.
 
         Args:
             most: How many at once.
@@ -196,9 +198,9 @@ class Mailbox:
             if self._is_idle:
                 await self._bell.until(lambda: None if self._is_idle else True)
             was_closed = self._is_closed  # asked first: what came just before the end must not be missed
-            taken: list[Event | LedgerLine] = []
+            taken: list[News] = []
             while len(taken) < most and (news := self._take()) is not None:
-                taken.append(news if isinstance(news, LedgerLine) else as_event(news))
+                taken.append(news)
             if taken or was_closed:
                 return taken
 

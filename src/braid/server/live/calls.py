@@ -14,6 +14,7 @@ from typing import Any
 from braid.errors import NotFoundError
 from braid.sessions.tools.calls import Call, CallParser, call_ids
 from braid.sessions.tools.toolbox import ToolResult
+from braid.streams.entries import Row
 from braid.streams.events import DeltaEvent, Event, StateEvent
 from braid.streams.strict import hint
 
@@ -39,7 +40,7 @@ class CallBook:
         self.open: dict[str, Call] = {}
         """Calls that wait for a result."""
 
-    def hear(self, event: Event) -> list[Call]:
+    def hear(self, event: Event | Row) -> list[Call]:
         """Take the next event; returns the calls that it completes, which are open now unless they were answered."""
         if isinstance(event, DeltaEvent) and self._is_calling(event.stream):
             calls = self._parser(event.stream).push(event.text)

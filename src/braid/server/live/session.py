@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from braid.client import protocol
-from braid.engine.record import LedgerLine
+from braid.engine.record import LedgerLine, News
 from braid.errors import (
     BraidError,
     DirectionError,
@@ -31,7 +31,7 @@ from braid.server.live.calls import CallBook
 from braid.server.live.feed import Feed
 from braid.server.live.telling import Teller, Telling, visible_lanes
 from braid.server.store import SessionRecord, Store, StoredMessage
-from braid.streams.events import ClosedEvent, Event
+from braid.streams.events import ClosedEvent
 from braid.streams.strict import hint
 
 if TYPE_CHECKING:
@@ -348,7 +348,7 @@ class LiveSession:
             "draft": self._draft,
         }
 
-    def _take(self, news: Event | LedgerLine, batch: _Batch) -> None:
+    def _take(self, news: News, batch: _Batch) -> None:
         if isinstance(news, LedgerLine):
             batch.lines.append(news.line)
             self._note_line(news.line)

@@ -13,15 +13,15 @@ from typing import Any
 
 from braid.client import protocol
 from braid.errors import BraidError, CacheError, ContextOverflowError, EngineClosedError
-from braid.streams.entries import Cell, Row
+from braid.streams.entries import Row
 from braid.streams.events import (
+    CellData,
     ClosedEvent,
     DeltaEvent,
     ErrorEvent,
     Event,
     NoticeEvent,
     QuiescentEvent,
-    RowEvent,
     StateEvent,
     TurnEvent,
 )
@@ -93,14 +93,14 @@ class Teller:
         """The client has said that its input is complete."""
         self._ended_at = self._clock()
 
-    def again(self, event: Event) -> None:
+    def again(self, event: Event | Row) -> None:
         """Take note of an event that was told before."""
-        if isinstance(event, RowEvent):
-            self._rows.append(_row(event))
+        if isinstance(event, Row):
+            self._rows.append(event)
         elif isinstance(event, TurnEvent):
             self._begin_turn()
 
-    def tell(self, event: Event) -> Telling | None:
+    def tell(self, event: Event | Row) -> Telling | None:
         """What the client is told of the next event; None for nothing."""
         match event:
             case DeltaEvent():
@@ -116,7 +116,7 @@ class Teller:
                 return self._if_visible(
                     event.stream, protocol.State, t=event.t, state=event.state, reason=event.reason
                 )
-            case RowEvent():
+            case Row():
                 return self._tell_row(event)
             case QuiescentEvent():
                 return Telling(protocol.Quiescent, {"t": event.t})
@@ -138,18 +138,22 @@ class Teller:
             return None
         return Telling(kind, {"stream": lane, **fields})
 
-    def _tell_row(self, event: RowEvent) -> Telling | None:
-        self._rows.append(_row(event))
-        self._note_time(event)
+    def _tell_row(self, row: Row) -> Telling | None:
+        self._rows.append(row)
+        self._note_time(row)
         if not self._wants_rows:
             return None
-        cells = {label: cell for label, cell in event.cells.items() if label in self._visible}
-        return Telling(protocol.RowMade, {"t": event.t, "cells": cells}) if cells else None
+        cells = {
+            label: CellData(token=cell.token, text=cell.text, forced=cell.forced)
+            for label, cell in row.cells.items()
+            if label in self._visible
+        }
+        return Telling(protocol.RowMade, {"t": row.t, "cells": cells}) if cells else None
 
-    def _note_time(self, event: RowEvent) -> None:
+    def _note_time(self, row: Row) -> None:
         if self._answer_at is not None:
             return
-        for label, cell in event.cells.items():
+        for label, cell in row.cells.items():
             spec = self._topology.streams[label.partition("#")[0]]
             if spec.is_input or cell.forced:
                 continue
@@ -183,12 +187,6 @@ class Teller:
     def _begin_turn(self) -> None:
         self._rows = []
         self._ended_at = self._first_at = self._answer_at = None
-
-
-def _row(event: RowEvent) -> Row:
-    return Row(
-        event.t, {label: Cell(cell.token, cell.text, cell.forced) for label, cell in event.cells.items()}
-    )
 
 
 def _shown_message(event: ErrorEvent) -> str:

@@ -264,7 +264,7 @@ class _Reader:
         """Whether nothing more is to be told."""
         return self._is_cut or all(lane.finish is not None for lane in self._lanes.values())
 
-    def take(self, event: Event) -> list[Part]:
+    def take(self, event: Event | Row) -> list[Part]:
         """What an event tells."""
         match event:
             case DeltaEvent(stream=label) if label in self._lanes:
