@@ -46,6 +46,7 @@ from braid.errors import (
     SessionClosedError,
     StreamClosedError,
 )
+from braid.model.codec import TokenizerCodec
 from braid.sessions.session import Engine, Session
 from braid.sessions.tools import Toolbox, tool
 from braid.streams.events import ClosedEvent, DeltaEvent, ErrorEvent, Event, NoticeEvent, RowEvent, TurnEvent
@@ -294,6 +295,13 @@ def digest(transcript: Transcript) -> str:
     return found.hexdigest()
 
 
+def without_caches(tokenizer: TokenizerCodec) -> None:
+    """Take away the tokenizer's own cache of 10,000 words, whose filling looks like a slow leak of some 20 MB."""
+    for backend in (tokenizer._trusted, tokenizer._plain):
+        backend.model._resize_cache(0)
+        backend.model._clear_cache()
+
+
 def resident() -> int:
     """Bytes of this process in memory."""
     try:
@@ -317,6 +325,7 @@ class Soak:
         self.seed = seed
         self.failures = failures
         self.path = journal
+        without_caches(codec())
         self.report = Report(Digests(journal.with_suffix(".digests")))
         self.backend = null_backend(seed, failures)
         self.loop = EngineLoop(self.backend, policy=POLICY, limits=LIMITS, journal=Journal(journal))
