@@ -116,8 +116,10 @@ class Mailbox:
         self._num_dropped = 0
         self._is_closed = False
         self._is_full = False
+        self._num_events = 0
+        """News that waits, the ledger's lines apart: these alone are no reason to wake anybody."""
         self.since = 0.0
-        """When the oldest news that waits came, on `time.perf_counter`."""
+        """When the oldest event that waits came, on `time.perf_counter`."""
 
     @property
     def is_full(self) -> bool:
@@ -141,9 +143,11 @@ class Mailbox:
         """Add news, in order."""
         if not self._takes_lines:
             news = [piece for piece in news if not isinstance(piece, LedgerLine)]
+        num_events = sum(not isinstance(piece, LedgerLine) for piece in news)
         with self._lock:
-            if not self._news:
+            if num_events and not self._num_events:
                 self.since = time.perf_counter()
+            self._num_events += num_events
             self._news.extend(news)
             if self._is_heeded:
                 self._is_full = self._is_full or len(self._news) >= self._limit
@@ -151,8 +155,10 @@ class Mailbox:
                 self._is_full = False
                 while len(self._news) > self._limit:
                     self._news.popleft()
+                    self._num_events -= 1
                     self._num_dropped += 1
-        self._bell.ring()
+        if not self._is_quiet:
+            self._bell.ring()
 
     def close(self) -> None:
         """No more news comes; listeners end when they have taken what there is."""
@@ -181,8 +187,11 @@ class Mailbox:
                 return None
 
     async def until_news(self) -> bool:
-        """Return when there is something to take; False when no more comes. Nothing is taken."""
-        await self._bell.until(lambda: None if self._is_idle else True)
+        """Return when there is an event to take; False when no more comes. Nothing is taken.
+
+        Lines of the ledger wait for the next event, unless there are too many of them.
+        """
+        await self._bell.until(lambda: None if self._is_quiet else True)
         return bool(self._news or self._num_dropped)
 
     async def take(self, most: int = 1000) -> list[News]:
@@ -208,6 +217,10 @@ class Mailbox:
     def _is_idle(self) -> bool:
         return not (self._news or self._num_dropped or self._is_closed)
 
+    @property
+    def _is_quiet(self) -> bool:
+        return not (self._num_events or self._num_dropped or self._is_closed or self._is_full)
+
     def _take(self) -> News | None:
         with self._lock:
             if self._num_dropped:
@@ -215,6 +228,7 @@ class Mailbox:
             if not self._news:
                 return None
             news = self._news.popleft()
+            self._num_events -= not isinstance(news, LedgerLine)
             has_room = self._is_full and len(self._news) <= self._limit // 2
             if has_room:
                 self._is_full = False
