@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from braid.errors import InputError, ServerError
-from braid.server.store import FORMAT, SessionRecord, Store, StoredMessage
+from braid.server.store import FORMAT, Append, SessionRecord, Store, StoredMessage
 
 pytestmark = pytest.mark.anyio
 
@@ -38,10 +38,8 @@ async def test_what_is_stored_is_read_back(where: str, tmp_path: Path) -> None:
     store = await Store.open("memory" if where == "memory" else f"sqlite:///{tmp_path / 'deep' / 's.db'}")
     await store.create(record(), [StoredMessage(1, "one", "c1")])
     lines = [["do", "write", ["user", "ü\ud800"], 0.1], ["told", [[4]]]]
-    await store.append(
-        "s_1", lines=lines, messages=[StoredMessage(2, "two"), StoredMessage(3, "three", "c2")],
-        state={"events": 5}, num_lines=2, last_id=3,
-    )  # fmt: skip
+    told = [StoredMessage(2, "two"), StoredMessage(3, "three", "c2")]
+    await store.append(Append("s_1", lines, told, {"events": 5}, num_lines=2, last_id=3))
     found = await store.read("s_1")
     assert found is not None
     assert (found.last_id, found.num_lines, found.state, found.format) == (3, 2, {"events": 5}, FORMAT)
@@ -65,9 +63,7 @@ async def test_a_failure_harms_nobody_else_of_its_commit_and_leaves_nothing_of_i
     await asyncio.gather(*(store.create(record(name)) for name in names))
 
     async def append(name: str, number: int) -> None:
-        await store.append(
-            name, lines=[["x"]], messages=[StoredMessage(number, "m")], state={}, num_lines=1, last_id=number
-        )
+        await store.append(Append(name, [["x"]], [StoredMessage(number, "m")], num_lines=1, last_id=number))
 
     await append("s_3", 1)
     before = store.writer.num_commits

@@ -116,6 +116,8 @@ class Mailbox:
         self._num_dropped = 0
         self._is_closed = False
         self._is_full = False
+        self.on_news: Callable[[], None] | None = None
+        """Called, from the engine's thread, when there is an event to take; for whoever watches many mailboxes."""
         self._num_events = 0
         """News that waits, the ledger's lines apart: these alone are no reason to wake anybody."""
         self.since = 0.0
@@ -158,13 +160,23 @@ class Mailbox:
                     self._num_events -= 1
                     self._num_dropped += 1
         if not self._is_quiet:
-            self._bell.ring()
+            self._ring()
 
     def close(self) -> None:
         """No more news comes; listeners end when they have taken what there is."""
         with self._lock:
             self._is_closed, self._is_full = True, False
+        self._ring()
+
+    def _ring(self) -> None:
         self._bell.ring()
+        if self.on_news is not None:
+            self.on_news()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is an event to take, or no more comes; lines of the ledger wait for the next event."""
+        return not self._is_quiet
 
     def events(self) -> Listener:
         """What happens, until the session is closed. One listener at a time."""
@@ -207,11 +219,16 @@ class Mailbox:
             if self._is_idle:
                 await self._bell.until(lambda: None if self._is_idle else True)
             was_closed = self._is_closed  # asked first: what came just before the end must not be missed
-            taken: list[News] = []
-            while len(taken) < most and (news := self._take()) is not None:
-                taken.append(news)
+            taken = self.take_nowait(most)
             if taken or was_closed:
                 return taken
+
+    def take_nowait(self, most: int) -> list[News]:
+        """What has come, in order, lines of the ledger too; maybe nothing."""
+        taken: list[News] = []
+        while len(taken) < most and (news := self._take()) is not None:
+            taken.append(news)
+        return taken
 
     @property
     def _is_idle(self) -> bool:

@@ -9,7 +9,7 @@ The tail is only a shortcut. A connection that comes, or lags, reads what is gon
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,7 +70,10 @@ class Feed:
         self.connection: Listening | None = None
         self._store = store
         self._tail: deque[Published] = deque(maxlen=TAIL)
-        self._moved = anyio.Event()
+        self._wanted: int | None = None
+        """The limit under which somebody waits for room."""
+        self.on_room: Callable[[], None] | None = None
+        """Called when there is room again, after there was none."""
         self._left = anyio.Event()
 
     def publish(self, messages: Sequence[StoredMessage], since: float | None = None) -> None:
@@ -112,7 +115,8 @@ class Feed:
 
     def moved(self) -> None:
         """The connection has sent something, or is another one."""
-        self._moved.set()
+        if self._wanted is not None and self.has_room(self._wanted) and self.on_room is not None:
+            self.on_room()
 
     async def until_alone(self) -> None:
         """Return when nobody listens."""
@@ -120,8 +124,10 @@ class Feed:
             self._left = anyio.Event()
             await self._left.wait()
 
-    async def until_room(self, limit: int) -> None:
-        """Return when fewer messages than that wait for a client that is connected."""
-        while self.connection is not None and self.last_id - self.connection.cursor >= limit:
-            self._moved = anyio.Event()
-            await self._moved.wait()
+    def has_room(self, limit: int) -> bool:
+        """Whether fewer messages than that wait for a client that is connected; if not, `on_room` is called once so."""
+        if self.connection is None or self.last_id - self.connection.cursor < limit:
+            self._wanted = None
+            return True
+        self._wanted = limit
+        return False

@@ -7,10 +7,13 @@ open ──▶ live ── connection drops ──▶ live, alone ── close_i
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import time
+from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,9 +34,9 @@ from braid.errors import (
 )
 from braid.model.chat import Chat
 from braid.server.live.feed import Feed
-from braid.server.live.session import LiveSession
+from braid.server.live.session import LiveSession, Pending
 from braid.server.live.telling import visible_lanes
-from braid.server.store import FORMAT, SessionRecord, Store, StoredMessage
+from braid.server.store import FORMAT, Append, SessionRecord, Store, StoredMessage
 from braid.sessions.generate import with_sampling
 from braid.streams.topology import Topology
 
@@ -72,6 +75,12 @@ class Hub:
         self._store: Store | None = None
         self._is_stopping = False
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._due: deque[str] = deque()
+        """Sessions that may have news; the engine's thread adds to it."""
+        self._is_noted = False
+        """Whether the pump is about to be woken."""
+        self._news = anyio.Event()
+        self._loop: asyncio.AbstractEventLoop
 
     @property
     def store(self) -> Store:
@@ -99,7 +108,9 @@ class Hub:
             self.service.log.info("sessions_found", count=len(waiting))
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
+        self._loop = asyncio.get_running_loop()
         self._tasks.start_soon(self._look_after)
+        self._tasks.start_soon(self._pump)
         return self
 
     async def __aexit__(
@@ -111,6 +122,7 @@ class Hub:
             for session in list(self._live.values()):
                 with contextlib.suppress(BraidError):
                     await session.suspend()
+                self._forget(session)
         self._tasks.cancel_scope.cancel()
         await self._tasks.__aexit__(None, None, None)
         with anyio.CancelScope(shield=True):
@@ -245,22 +257,58 @@ class Hub:
     def _enter(self, caller: Caller, session: LiveSession) -> LiveSession:
         self._live[session.name] = session
         self._callers[session.name] = caller
-        assert self._tasks is not None
-        self._tasks.start_soon(self._run, session, name=f"live {session.name}")
+        name = session.name
+        session.handle.mailbox.on_news = session.feed.on_room = partial(self._note_news, name)
+        self._note_news(name)  # it may have come before anybody was told of it
         return session
 
-    async def _run(self, session: LiveSession) -> None:
-        """A session's task; whatever happens in it, the others go on."""
+    async def _pump(self) -> None:
+        """Tell and store what happens to all sessions: those with news at a time share one commit."""
+        limit = self.service.settings.max_unread
+        while True:
+            await self._news.wait()
+            self._news = anyio.Event()
+            names: dict[str, None] = {}
+            while self._due:
+                names[self._due.popleft()] = None
+            pending = [taken for name in names if (taken := self._begin(name, limit)) is not None]
+            with anyio.CancelScope(shield=True):  # what is taken must be stored
+                errors = await self.store.append_all([each.append for each in pending])
+            for each, error in zip(pending, errors, strict=True):
+                each.session.finish(each, error)
+                if error is not None:
+                    name = each.session.name
+                    self.service.log.warning("session_failed", session=name, code=error.code, text=str(error))
+                if each.session.is_over:
+                    self._forget(each.session)
+
+    def _begin(self, name: str, limit: int) -> Pending | None:
+        """Take a session's news; whatever is wrong with one, the others go on."""
+        session = self._live.get(name)
+        if session is None:
+            return None
         try:
-            await session.run(self.service.settings.max_unread)
-        except BraidError as error:
-            self.service.log.warning("session_failed", session=session.name, code=error.code, text=str(error))
+            pending = session.begin(limit)
         except Exception as error:  # noqa: BLE001 (told as such, and logged with where it was)
-            self.service.log.mistake("session_failed", error, session=session.name)
+            self.service.log.mistake("session_failed", error, session=name)
             session.failure = ServerError("an internal error; resume the session to go on from before it")
             session.leave()
-        finally:
+            pending = None
+        if pending is None and session.is_over:
             self._forget(session)
+        return pending
+
+    def _note_news(self, name: str) -> None:
+        """A session has news; called from any thread."""
+        self._due.append(name)
+        if not self._is_noted:
+            self._is_noted = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody listens any more
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._is_noted = False
+        self._news.set()
 
     def _forget(self, session: LiveSession) -> None:
         if self._live.pop(session.name, None) is None:
@@ -408,7 +456,7 @@ class Hub:
         """End a session that no engine holds; whoever resumes it is told."""
         last = record.last_id + 1
         closed = protocol.Closed(id=last, at=round(time.time() - record.opened, 4), t=0, reason="idle")
-        await self.store.append(
+        closing = Append(
             record.name,
             messages=[StoredMessage(last, closed.model_dump_json())],
             state=record.state,
@@ -416,6 +464,7 @@ class Hub:
             last_id=last,
             closed=time.time(),
         )
+        await self.store.append(closing)
 
 
 def _chat(

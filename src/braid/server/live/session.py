@@ -30,7 +30,7 @@ from braid.errors import (
 from braid.server.live.calls import CallBook
 from braid.server.live.feed import Feed
 from braid.server.live.telling import Teller, Telling, visible_lanes
-from braid.server.store import SessionRecord, Store, StoredMessage
+from braid.server.store import Append, SessionRecord, Store, StoredMessage
 from braid.streams.events import ClosedEvent
 from braid.streams.strict import hint
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from braid.sessions.tools.calls import Call
     from braid.sessions.tools.toolbox import ToolResult
 
-__all__ = ["LiveSession", "StandingCommand"]
+__all__ = ["LiveSession", "Pending", "StandingCommand"]
 
 MOST = 1000
 """News that becomes one commit, where there is more."""
@@ -76,6 +76,16 @@ class _Batch:
     """Whether a call was answered that nobody can run."""
     is_due: bool = False
     """Whether there is something to store beside lines and messages: a command was carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """News of a session that was taken, and is being stored."""
+
+    session: LiveSession
+    batch: _Batch
+    since: float | None
+    append: Append
 
 
 class LiveSession:
@@ -173,6 +183,8 @@ class LiveSession:
                 self._carry_out(command)
                 self.touched = time.monotonic()
                 await self._advance(_Batch(done=command.id, is_due=True))
+        if self.handle.mailbox.has_news and self.handle.mailbox.on_news is not None:
+            self.handle.mailbox.on_news()  # it came while the command was stored
 
     def _require_open(self) -> None:
         if self.is_over:
@@ -282,18 +294,38 @@ class LiveSession:
 
     # ---- what the engine says
 
-    async def run(self, max_unread: int) -> None:
-        """Tell and store what happens, until the session is over.
+    def begin(self, max_unread: int) -> Pending | None:
+        """Take what has happened, to be stored; nobody else touches the session until `finish`.
 
         Args:
             max_unread: Messages that may wait for a client that is connected; then the session pauses.
+
+        Returns:
+            None when there is nothing to store, or not now: a command stores it, or the client has to read first.
         """
-        while not self.is_over and await self.handle.mailbox.until_news():
-            await self.feed.until_room(max_unread)
-            async with self._lock:
-                if not self.is_over:
-                    with anyio.CancelScope(shield=True):  # what is taken must be stored
-                        await self._advance(_Batch())
+        if self.is_over or not self.handle.mailbox.has_news or not self.feed.has_room(max_unread):
+            return None
+        try:
+            self._lock.acquire_nowait()
+        except anyio.WouldBlock:
+            return None
+        try:
+            batch = _Batch()
+            since = self._collect(batch)
+            if batch.lines or batch.messages:
+                return Pending(self, batch, since, self._append(batch))
+        except BaseException:
+            self._lock.release()
+            raise
+        self._lock.release()
+        return None
+
+    def finish(self, pending: Pending, error: BraidError | None) -> None:
+        """What was taken is stored, or could not be; tell it."""
+        try:
+            self._kept(pending.batch, pending.since, error)
+        finally:
+            self._lock.release()
 
     async def catch_up(self) -> None:
         """After a restart: pass over what was told before, so that everything stands as it did."""
@@ -304,38 +336,53 @@ class LiveSession:
 
     async def _advance(self, batch: _Batch) -> None:
         """Take all news, store it, tell it."""
+        since = self._collect(batch)
+        if not (batch.lines or batch.messages or batch.is_due):
+            return
+        error: BraidError | None = None
+        try:
+            await self._store.append(self._append(batch))
+        except BraidError as failure:
+            error = failure
+        self._kept(batch, since, error)
+        if error is not None:
+            raise error
+
+    def _collect(self, batch: _Batch) -> float | None:
+        """Take all news; returns when the oldest of it came."""
         mailbox = self.handle.mailbox
         since = mailbox.since if mailbox.num_waiting else None
         due = mailbox.num_waiting if batch.is_due else min(mailbox.num_waiting, MOST)
         takes_all = due == mailbox.num_waiting
         while due:
-            for news in await mailbox.take(due):
+            for news in mailbox.take_nowait(due):
                 self._take(news, batch)
             due = mailbox.num_waiting if batch.has_refused else 0  # with what tells the model so
             batch.has_refused = False
         self._say_done(batch)
         if takes_all and self._has_tools and not batch.has_ended:
             self._balance()
-        if batch.lines or batch.messages or batch.is_due:
-            await self._keep(batch, since)
+        return since
 
-    async def _keep(self, batch: _Batch, since: float | None) -> None:
-        """Store a batch, and tell it."""
+    def _append(self, batch: _Batch) -> Append:
+        """What is to be stored of a batch."""
         self._num_lines += len(batch.lines)
-        try:
-            await self._store.append(
-                self.name,
-                lines=batch.lines,
-                messages=batch.messages,
-                state=self._state(),
-                num_lines=self._num_lines,
-                last_id=self._last_id,
-                closed=time.time() if batch.has_ended else None,
-            )
-        except BraidError as error:  # what is stored is still whole: it can be resumed from there
+        return Append(
+            self.name,
+            lines=batch.lines,
+            messages=batch.messages,
+            state=self._state(),
+            num_lines=self._num_lines,
+            last_id=self._last_id,
+            closed=time.time() if batch.has_ended else None,
+        )
+
+    def _kept(self, batch: _Batch, since: float | None, error: BraidError | None) -> None:
+        """A batch is stored, and told now; or it could not be."""
+        if error is not None:  # what is stored is still whole: it can be resumed from there
             self.failure = error
             self.leave()
-            raise
+            return
         if batch.has_ended:
             self.leave()
         self.feed.publish(batch.messages, since)
@@ -403,7 +450,7 @@ class LiveSession:
     # ---- its end here
 
     def close(self, reason: str) -> None:
-        """End it; `run` stores and tells that."""
+        """End it; that is stored and told like anything else."""
         self._backend.abort(self.handle.number, reason)
 
     async def suspend(self) -> None:

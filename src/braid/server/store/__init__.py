@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from braid.server.store.store import FORMAT, SessionRecord, Store, StoredMessage
+from braid.server.store.store import FORMAT, Append, SessionRecord, Store, StoredMessage
 
-__all__ = ["FORMAT", "SessionRecord", "Store", "StoredMessage"]
+__all__ = ["FORMAT", "Append", "SessionRecord", "Store", "StoredMessage"]

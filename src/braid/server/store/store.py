@@ -1,6 +1,6 @@
 """Live sessions in a database: what they were opened with, their ledgers, and what their clients were told.
 
-    await store.append(name, lines, messages, state)     returns once it would outlive the process
+    await store.append(Append(name, lines, messages, …))    returns once it would outlive the process
     await store.lines(name)                              what an engine goes on from
     await store.messages(name, after)                    what a connection goes on from
 
@@ -22,6 +22,7 @@ import anyio.to_thread
 from sqlalchemy import (
     Connection,
     Engine,
+    Executable,
     RowMapping,
     bindparam,
     create_engine,
@@ -40,7 +41,7 @@ from braid.errors import InputError, ServerError
 from braid.server.store import tables
 from braid.server.store.writer import Rows, Writer
 
-__all__ = ["FORMAT", "SessionRecord", "Store", "StoredMessage"]
+__all__ = ["FORMAT", "Append", "SessionRecord", "Store", "StoredMessage"]
 
 FORMAT = 1
 """Of what is stored of a session, ledger lines included."""
@@ -110,6 +111,28 @@ _UPDATE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Append:
+    """What has happened to a session.
+
+    Args:
+        name: Whose.
+        lines: Of its ledger, the next ones.
+        messages: To its client, the next ones.
+        state: What is so now.
+        num_lines, last_id: How many there are with these.
+        closed: When it has ended.
+    """
+
+    name: str
+    lines: Sequence[Any] = ()
+    messages: Sequence[StoredMessage] = ()
+    state: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    num_lines: int = 0
+    last_id: int = 0
+    closed: float | None = None
+
+
 class Store:
     """The database of one server. Use `open`.
 
@@ -169,46 +192,32 @@ class Store:
 
         await self._do(job)
 
-    async def append(
-        self,
-        name: str,
-        *,
-        lines: Sequence[Any] = (),
-        messages: Sequence[StoredMessage] = (),
-        state: Mapping[str, Any],
-        num_lines: int,
-        last_id: int,
-        closed: float | None = None,
-    ) -> None:
+    async def append(self, what: Append) -> None:
         """Store what has happened to a session; returns once it is committed.
-
-        Args:
-            name: Whose.
-            lines: Of its ledger, the next ones.
-            messages: To its client, the next ones.
-            state: What is so now.
-            num_lines, last_id: How many there are with these.
-            closed: When it has ended.
 
         Raises:
             ServerError: It could not be stored; nothing of it was.
         """
-        first = num_lines - len(lines)
-        written = [
-            {"session": name, "number": first + i, "line": _json(line)} for i, line in enumerate(lines)
-        ]
-        told = _message_rows(name, messages)
-        change = {
-            "of": name,
-            "new_active": time.time(),
-            "new_closed": closed,
-            "new_last_id": last_id,
-            "new_num_lines": num_lines,
-            "new_state": _json(state),
-        }
+        (error,) = await self.append_all([what])
+        if error is not None:
+            raise error
 
-        parts = ((_INSERT_LINES, written), (_INSERT_MESSAGES, told), (_UPDATE, [change]))
-        await self._do(Rows([(statement, rows) for statement, rows in parts if rows]))
+    async def append_all(self, what: Sequence[Append]) -> list[ServerError | None]:
+        """Store what has happened to many sessions, with one commit; returns what could not be stored, by its place."""
+        try:
+            jobs = [self.writer.submit(Rows(_rows_of(each))) for each in what]
+        except ServerError as error:
+            return [error] * len(what)
+        errors: list[ServerError | None] = []
+        for job in jobs:
+            try:
+                await job
+                errors.append(None)
+            except SQLAlchemyError as error:
+                failure = ServerError(f"the database cannot be written ({_reason(error)})")
+                failure.__cause__ = error
+                errors.append(failure)
+        return errors
 
     async def delete(self, name: str) -> None:
         """Forget a session."""
@@ -304,8 +313,25 @@ class Store:
             raise ServerError(f"the database cannot be written ({_reason(error)})") from error
 
 
-def _json(data: object) -> str:
-    return json.dumps(data, separators=(",", ":"))
+def _rows_of(what: Append) -> list[tuple[Executable, list[dict[str, Any]]]]:
+    first = what.num_lines - len(what.lines)
+    written = [
+        {"session": what.name, "number": first + i, "line": _json(line)} for i, line in enumerate(what.lines)
+    ]
+    change = {
+        "of": what.name,
+        "new_active": time.time(),
+        "new_closed": what.closed,
+        "new_last_id": what.last_id,
+        "new_num_lines": what.num_lines,
+        "new_state": _json(what.state),
+    }
+    told = _message_rows(what.name, what.messages)
+    parts = ((_INSERT_LINES, written), (_INSERT_MESSAGES, told), (_UPDATE, [change]))
+    return [(statement, rows) for statement, rows in parts if rows]
+
+
+_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _message_rows(name: str, messages: Sequence[StoredMessage]) -> list[dict[str, Any]]:

@@ -86,13 +86,21 @@ class Writer:
         Raises:
             ServerError: The writer is closed.
         """
+        return await self.submit(job)
+
+    def submit(self, job: Callable[[Connection], Value] | Rows) -> asyncio.Future[Value]:
+        """Have a job run; the future is done once what it wrote is committed.
+
+        Raises:
+            ServerError: The writer is closed.
+        """
         loop = asyncio.get_running_loop()
         ticket = _Ticket(job, loop, loop.create_future())
         with self._lock:
             if self._is_closed:
                 raise ServerError("the store is closed")
             self._queue.put(ticket)
-        return await ticket.future
+        return ticket.future
 
     def close(self) -> None:
         """Finish what waits, and end the thread; harmless when repeated."""
