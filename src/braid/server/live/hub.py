@@ -273,14 +273,19 @@ class Hub:
                 names[self._due.popleft()] = None
             pending = [taken for name in names if (taken := self._begin(name, limit)) is not None]
             with anyio.CancelScope(shield=True):  # what is taken must be stored
-                errors = await self.store.append_all([each.append for each in pending])
-            for each, error in zip(pending, errors, strict=True):
-                each.session.finish(each, error)
-                if error is not None:
-                    name = each.session.name
-                    self.service.log.warning("session_failed", session=name, code=error.code, text=str(error))
-                if each.session.is_over:
-                    self._forget(each.session)
+                await self._keep(pending)
+
+    async def _keep(self, pending: Sequence[Pending]) -> None:
+        """Store what was taken, and tell it."""
+        errors = await self.store.append_all([each.append for each in pending])
+        for each, error in zip(pending, errors, strict=True):
+            session = each.session
+            session.finish(each, error)
+            if error is not None:
+                told = {"session": session.name, "code": error.code}
+                self.service.log.warning("session_failed", text=str(error), **told)
+            if session.is_over:
+                self._forget(session)
 
     def _begin(self, name: str, limit: int) -> Pending | None:
         """Take a session's news; whatever is wrong with one, the others go on."""
