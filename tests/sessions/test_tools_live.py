@@ -84,7 +84,7 @@ class Recorded:
 
         def noting(number: int, verb: str, *arguments: Any) -> Any:
             with house.loop.core.lock:
-                if verb == "write" and arguments[0] == "tool_result":
+                if verb == "tell" and "tool_result" in arguments[0]:
                     self.at.append(house.loop._seats[number].conversation.t)
                 return push(number, verb, *arguments)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import typer
 
@@ -71,10 +73,18 @@ def stdin_reader() -> Callable[[], bytes]:
     try:
         descriptor = sys.stdin.fileno()
     except (OSError, ValueError):  # it was replaced by something that is no file
-        replaced = sys.stdin.buffer  # as it is now: a thread may read after it was put back
-        return lambda: replaced.read(65536)
+        return partial(
+            _read_replaced, sys.stdin.buffer
+        )  # as it is now: a thread may read after it was put back
     # Below Python's buffer: a thread that waits in there could keep the process from ending.
     return lambda: os.read(descriptor, 65536)
+
+
+def _read_replaced(stream: BinaryIO) -> bytes:
+    try:
+        return stream.read(65536)
+    except ValueError:  # whoever had replaced it has closed it since
+        return b""
 
 
 def _pair(value: str, what: str) -> tuple[str, str]:

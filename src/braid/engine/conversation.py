@@ -220,8 +220,13 @@ class Conversation:
         lane.text += text
         lane.add(lane.tokenizer.write(text), now, self.record.t)
 
-    def tell(self, texts: Mapping[str, str], now: float = 0.0) -> None:
-        """Write to inputs and end them all, before the next row: whoever wakes has all of it before it.
+    def tell(self, texts: Mapping[str, str], ends: Sequence[str] | None = None, *, now: float = 0.0) -> None:
+        """Write to inputs and end them, before the next row: whoever wakes has all of it before it.
+
+        Args:
+            texts: By stream.
+            ends: Which inputs end; None for all.
+            now: The moment, on the engine's clock.
 
         Raises:
             What `write` and `end` raise.
@@ -232,7 +237,8 @@ class Conversation:
             self._require_queue_room(lane)
         for stream, text in texts.items():
             self.write(stream, text, now)
-        self.end(now=now)
+        for stream in (None,) if ends is None else ends:
+            self.end(stream, now=now)
 
     def flush(self, stream: str, reason: str = "deadline", now: float = 0.0) -> bool:
         """Feed what `write` holds back, as it is; the token boundary is then where the text happens to end.

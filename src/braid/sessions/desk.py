@@ -65,8 +65,7 @@ class ToolDesk:
         and outputs that wait for the end of their input may begin.
         """
         try:
-            self._backend.push(self._handle.number, "write", stream, text)
-            self._backend.push(self._handle.number, "end", stream)
+            self._backend.push(self._handle.number, "tell", {stream: text}, [stream])
         finally:
             self._tell("result_came")
 

@@ -265,10 +265,9 @@ class LiveSession:
 
     def _deliver(self, stream: str, result: ToolResult) -> None:
         """Write a result, whole; the input ends with it."""
-        self._push("write", stream, result.to_text() + "\n")
+        self._push("tell", {stream: result.to_text() + "\n"}, [stream])
         self._calls.close(result.id)
         self._backend.note_tool(result.status, result.seconds)
-        self._push("end", stream)
 
     def _balance(self) -> None:
         """Hold the turn open for as many results as are still to come, and for no more.
