@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +20,7 @@ from braid.streams.stream_spec import AdaptiveWait
 from braid.streams.topology import StreamSpec, Topology
 from braid.testing import NullBackend, NullModel
 from tests.engine.harness import SILENCE, codec, stock, trained
-from tests.engine.test_stateful import WORLDS, in_rows, in_views
+from tests.engine.test_stateful import WORLDS, events_of, in_rows, in_views, lines_of
 from tests.engine.witness import TOLERANCE, WitnessCore, check_books, drive
 
 GRAMMAR = {"regex": "[0-9]{2}-[a-z]{3}"}
@@ -29,12 +28,6 @@ GRAMMAR = {"regex": "[0-9]{2}-[a-z]{3}"}
 
 def null_core(**settings: Any) -> EngineCore:
     return EngineCore(NullBackend(NullModel(codec(), silence_token_id=SILENCE), **settings))
-
-
-def lines_of(conversation: Conversation) -> list[Any]:
-    """As they come back from a store."""
-    news = conversation.record._news
-    return json.loads(json.dumps([piece.line for piece in news if isinstance(piece, LedgerLine)]))
 
 
 def live(core: EngineCore, topology: Topology, **settings: Any) -> Conversation:
@@ -83,8 +76,7 @@ def test_cut_at_any_line_it_stands_where_it_stood(topology: Topology) -> None:
         again = null_core().open(topology, seed=3, ledger=lines[:cut])
         found = list(again.transcript.entries)
         assert found == entries[: len(found)]
-        told = [as_event(news) for news in again.record._news if not isinstance(news, LedgerLine)]
-        assert told == events[cut]
+        assert events_of(again) == events[cut]
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES, ids=range(len(TOPOLOGIES)))

@@ -796,7 +796,7 @@ async def test_a_full_pool_makes_sessions_take_turns() -> None:
 
         async def run(text: str) -> None:
             async with house.open(topology) as session:
-                await say(session, text)
+                await session.tell({"user": text})  # at once, or the answer may be over before the end
                 await session.wait_for_turn()
                 assert session.error is None
                 assert len(session.transcript.tokens("output")) == 60

@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import uvicorn
-
 from braid.engine.admission import EngineLimits
 from braid.engine.backend import ModelCard
 from braid.engine.loop import EngineLoop
 from braid.model.codec import TokenizerCodec
 from braid.server.app import build_app
+from braid.server.run import Server, listener_of
 from braid.server.service import Service
 from braid.server.settings import ServerSettings
 from braid.sessions.session import Engine
@@ -93,19 +92,8 @@ class Serving:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         self._socket.bind(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
-        config = uvicorn.Config(
-            self.app,
-            log_config=None,
-            access_log=False,
-            ws="websockets-sansio",
-            ws_max_size=self.settings.max_frame_bytes,
-            ws_per_message_deflate=False,
-            ws_ping_interval=ping_s,
-            ws_ping_timeout=ping_s,
-            timeout_graceful_shutdown=max(1, int(self.settings.drain_s)),
-            server_header=False,
-        )
-        self._server = uvicorn.Server(config)
+        config = listener_of(self.app, self.settings, ws_ping_interval=ping_s, ws_ping_timeout=ping_s)
+        self._server = Server(config)
         self._thread = threading.Thread(target=self._run, name="serving", daemon=True)
 
     @property

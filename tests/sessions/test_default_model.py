@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -42,23 +43,27 @@ def attending_plainly(model: Model) -> Iterator[None]:
         model.hf.set_attn_implementation(ATTENTION)
 
 
-def generated(model: Model, messages: list[dict[str, str]]) -> tuple[list[int], list[float]]:
-    """What transformers generates, and how far apart the two likeliest tokens were at each step."""
+def generated(
+    model: Model,
+    messages: Sequence[Mapping[str, Any]],
+    tools: list[dict[str, Any]] | None = None,
+    num_tokens: int = NUM_TOKENS,
+) -> tuple[list[int], list[float], int]:
+    """What transformers generates, how far apart the two likeliest tokens were each time, and the prompt's length."""
     prompt = model.codec.hf.apply_chat_template(
-        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        list(messages), tools=tools, add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
     with attending_plainly(model), torch.inference_mode():
         made = model.hf.generate(
             **prompt,
-            max_new_tokens=NUM_TOKENS,
+            max_new_tokens=num_tokens,
             do_sample=False,
             output_scores=True,
             return_dict_in_generate=True,
         )
+    length = prompt["input_ids"].shape[1]
     tops = [scores[0].topk(2).values for scores in made.scores]
-    return made.sequences[0, prompt["input_ids"].shape[1] :].tolist(), [
-        float(top[0] - top[1]) for top in tops
-    ]
+    return made.sequences[0, length:].tolist(), [float(top[0] - top[1]) for top in tops], length
 
 
 def assert_same(found: list[int], expected: list[int], gaps: list[float], excused: list[str]) -> None:
@@ -74,7 +79,7 @@ def test_plain_equals_generate_on_ten_prompts(smollm2: Model, capsys: pytest.Cap
     plain = limited()
     excused: list[str] = []
     for prompt in PROMPTS:
-        expected, gaps = generated(smollm2, [{"role": "user", "content": prompt}])
+        expected, gaps, _ = generated(smollm2, [{"role": "user", "content": prompt}])
         result = generate(smollm2, plain, prompt, max_rows=2000)
         assert_same(list(result["output"].tokens), expected, gaps, excused)
         assert result["user"].text == prompt
@@ -93,7 +98,7 @@ def test_plain_equals_generate_in_a_three_turn_conversation(smollm2: Model) -> N
     excused: list[str] = []
     for said in ("My name is Ada and I like tea.", "What do I like?", "And what is my name?"):
         messages.append({"role": "user", "content": said})
-        expected, gaps = generated(smollm2, messages)
+        expected, gaps, _ = generated(smollm2, messages)
         before = len(conversation.transcript.tokens("output"))
         conversation.write("user", said)
         conversation.end()

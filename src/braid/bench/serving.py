@@ -23,8 +23,10 @@ import anyio
 
 import braid.client
 from braid.bench.machine import describe_machine
+from braid.bench.sessions import sized
 from braid.bench.workload import sessions_workload
 from braid.errors import ConnectionLostError, InputError
+from braid.sessions.generate import with_sampling
 from braid.sessions.session import Engine
 from braid.streams.presets import topology as preset
 from braid.streams.sampling import SamplingSpec
@@ -149,12 +151,8 @@ async def _engine_round(engine: Engine, work: Workload, end_ids: tuple[int, ...]
 
 
 def _topology(work: Workload, end_ids: tuple[int, ...]) -> Topology:
-    plain = preset("plain")
     sampling = SamplingSpec(logit_bias=dict.fromkeys(end_ids, NEVER))  # pyright: ignore[reportArgumentType]
-    changes = {"sampling": sampling, "max_tokens": work.output_tokens}
-    output = plain.streams["output"].model_copy(update=changes)
-    streams = {**plain.streams, "output": output}
-    return plain.model_copy(update={"streams": streams, "system": work.system})
+    return with_sampling(sized(preset("plain"), work.system, work.output_tokens), sampling)
 
 
 # ---- over HTTP

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,10 +37,9 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", threads:
     Raises:
         ModelError, InputError: As `braid.load`.
     """
-    from braid.model.loading import load
+    from braid.model.loading import load, models_home
 
-    home = os.environ.get("BRAID_HOME") or None
-    model = load(name, dtype=dtype, device=device, threads=threads, cache_dir=home)
+    model = load(name, dtype=dtype, device=device, threads=threads, cache_dir=models_home())
     if model.choice is not None:
         typer.secho(f"{model.name} on {model.choice.reason}", err=True, dim=True)
     return model

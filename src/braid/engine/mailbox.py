@@ -159,7 +159,7 @@ class Mailbox:
                     self._news.popleft()
                     self._num_events -= 1
                     self._num_dropped += 1
-        if not self._is_quiet:
+        if self.has_news:
             self._ring()
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class Mailbox:
     @property
     def has_news(self) -> bool:
         """Whether there is an event to take, or no more comes; lines of the ledger wait for the next event."""
-        return not self._is_quiet
+        return bool(self._num_events or self._num_dropped or self._is_closed or self._is_full)
 
     def events(self) -> Listener:
         """What happens, until the session is closed. One listener at a time."""
@@ -203,7 +203,7 @@ class Mailbox:
 
         Lines of the ledger wait for the next event, unless there are too many of them.
         """
-        await self._bell.until(lambda: None if self._is_quiet else True)
+        await self._bell.until(lambda: self.has_news or None)
         return bool(self._news or self._num_dropped)
 
     async def take(self, most: int = 1000) -> list[News]:
@@ -233,10 +233,6 @@ class Mailbox:
     @property
     def _is_idle(self) -> bool:
         return not (self._news or self._num_dropped or self._is_closed)
-
-    @property
-    def _is_quiet(self) -> bool:
-        return not (self._num_events or self._num_dropped or self._is_closed or self._is_full)
 
     def _take(self) -> News | None:
         with self._lock:

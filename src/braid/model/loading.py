@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ from braid.model.weights import check_folder, read_config
 if TYPE_CHECKING:
     from braid.model.model import Model
 
-__all__ = ["LoadedParts", "ensure_local", "load", "load_parts"]
+__all__ = ["LoadedParts", "ensure_local", "load", "load_parts", "models_home"]
 
 _CONVERSION = "f32-1"
 """Part of a converted model's key: raise the number when conversion comes out differently."""
@@ -147,6 +148,11 @@ def load_parts(
     if trained is not None and embeddings_HD is not None:
         _check_fit(trained, embeddings_HD, read_config(folder))
     return LoadedParts(hf, tokenizer, found.name, _end_ids(hf), trained, embeddings_HD, choice)
+
+
+def models_home() -> str | None:
+    """The folder of converted models that `BRAID_HOME` names; None where it is not set."""
+    return os.environ.get("BRAID_HOME") or None
 
 
 def ensure_local(

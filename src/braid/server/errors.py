@@ -14,7 +14,17 @@ from typing import Any, cast
 from braid import errors
 from braid.errors import BraidError
 
-__all__ = ["INTERNAL", "depth_of", "error_body", "headers_of", "param_of", "retry_after", "status_of"]
+__all__ = [
+    "INTERNAL",
+    "depth_of",
+    "error_body",
+    "headers_of",
+    "logged_as",
+    "mistake_body",
+    "param_of",
+    "retry_after",
+    "status_of",
+]
 
 INTERNAL = "internal"
 """The wire code of a mistake of ours."""
@@ -79,6 +89,16 @@ def error_body(error: BraidError, param: str | None = None) -> dict[str, Any]:
     """What the client is told."""
     kind = _TYPES.get(status_of(error), "server_error")
     return {"error": {"message": str(error), "type": kind, "param": param or error.param, "code": error.code}}
+
+
+def mistake_body(message: str) -> dict[str, Any]:
+    """What the client is told of a mistake of ours: that it was one, and nothing of what it was."""
+    return {"error": {"message": message, "type": "server_error", "param": None, "code": INTERNAL}}
+
+
+def logged_as(request: str) -> str:
+    """The words for a mistake that the log has under a request's number."""
+    return f"an internal error; the server's log has it as {request}"
 
 
 def param_of(place: Sequence[str | int], body: object) -> str:

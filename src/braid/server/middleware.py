@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from braid.errors import BraidError, TooLargeError
 from braid.server.access import COOKIE, Caller
-from braid.server.errors import INTERNAL, error_body, headers_of, status_of
+from braid.server.errors import error_body, headers_of, logged_as, mistake_body, status_of
 from braid.server.service import Service
 
 __all__ = ["Door"]
@@ -128,9 +128,7 @@ class _Visit:
 
     async def refuse_by_mistake(self, receive: Receive) -> None:
         """Say that it was ours."""
-        message = f"an internal error; the server's log has it as {self.number}"
-        body = {"error": {"message": message, "type": "server_error", "param": None, "code": INTERNAL}}
-        await self._answer(500, body, {}, receive)
+        await self._answer(500, mistake_body(logged_as(self.number)), {}, receive)
 
     async def _answer(
         self, status: int, body: Mapping[str, Any], headers: Mapping[str, str], receive: Receive

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 import uvicorn
 
 from braid.engine.admission import EngineLimits
 from braid.errors import InputError
-from braid.model.loading import load
+from braid.model.loading import load, models_home
 from braid.server.app import build_app
 from braid.server.log import set_up
 from braid.server.settings import ServerSettings, is_loopback
@@ -21,7 +20,7 @@ from braid.sessions.session import Engine
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-__all__ = ["Server", "build_engine", "run"]
+__all__ = ["Server", "build_engine", "listener_of", "run"]
 
 FRAME_ROOM = 4
 """Frames that are too large by less than this factor are answered; larger ones end the connection."""
@@ -44,13 +43,12 @@ class Server(uvicorn.Server):
 
 def build_engine(settings: ServerSettings) -> Engine:
     """Load the model and make the engine that the settings ask for."""
-    home = os.environ.get("BRAID_HOME") or None
     model = load(
         settings.model,
         dtype=settings.dtype,
         device=settings.device,
         threads=settings.threads,
-        cache_dir=home,
+        cache_dir=models_home(),
     )
     limits = EngineLimits(
         max_sessions=settings.max_sessions,
@@ -82,19 +80,28 @@ def run(settings: ServerSettings) -> None:
     app = build_app(build_engine(settings), settings)
     shown = f"[{host}]" if ":" in host else host
     typer.secho(f"Braid serves {settings.model} at http://{shown}:{port}", err=True, bold=True)
-    server = Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            ws="websockets-sansio",
-            ws_max_size=FRAME_ROOM * settings.max_frame_bytes,
-            ws_per_message_deflate=False,
-            timeout_graceful_shutdown=max(1, int(settings.drain_s)),
-            server_header=False,
-        )
+    Server(listener_of(app, settings)).run(sockets=[listening])
+
+
+def listener_of(app: FastAPI, settings: ServerSettings, **others: Any) -> uvicorn.Config:
+    """How uvicorn serves the application.
+
+    Args:
+        app: From `build_app`.
+        settings: Of the server.
+        others: Further settings of uvicorn's.
+    """
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        ws="websockets-sansio",
+        ws_max_size=FRAME_ROOM * settings.max_frame_bytes,
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=max(1, int(settings.drain_s)),
+        server_header=False,
+        **others,
     )
-    server.run(sockets=[listening])
 
 
 def _listen(settings: ServerSettings) -> socket.socket:

@@ -8,12 +8,10 @@ from __future__ import annotations
 import sys
 import time
 
-import uvicorn
-
 from braid.engine.admission import EngineLimits
 from braid.engine.backend import Item
 from braid.server.app import build_app
-from braid.server.run import Server
+from braid.server.run import Server, listener_of
 from tests.server.serving import null_engine, null_model, test_settings
 
 ANSWER = "".join(f"{number} is followed by {number + 1}. " for number in range(6))
@@ -26,11 +24,9 @@ def main(port: int, database: str, pause_s: float) -> None:
 
     script = {"output": [ANSWER] * 5, "thought": [ANSWER] * 5, "tool_call": [CALL]}
     engine = null_engine(script=script, fail=wait, limits=EngineLimits(max_sessions=300))
-    app = build_app(engine, test_settings(database=database, max_sessions=300), null_model())
-    config = uvicorn.Config(
-        app, port=port, log_config=None, access_log=False, ws="websockets-sansio", lifespan="on"
-    )
-    Server(config).run()
+    settings = test_settings(database=database, max_sessions=300)
+    app = build_app(engine, settings, null_model())
+    Server(listener_of(app, settings, port=port, lifespan="on")).run()
 
 
 if __name__ == "__main__":

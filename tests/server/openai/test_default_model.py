@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -15,7 +15,7 @@ from braid.model.codec import TokenizerCodec
 from braid.model.model import Model
 from braid.sessions.session import Engine
 from tests.server.serving import Serving, test_settings
-from tests.sessions.test_default_model import TIE, attending_plainly
+from tests.sessions.test_default_model import TIE, attending_plainly, generated
 
 NUM_TOKENS = 16
 
@@ -99,30 +99,10 @@ WITH_CALLS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def expected(
-    model: Model, messages: Sequence[Mapping[str, Any]], tools: list[dict[str, Any]] | None = None
-) -> tuple[list[int], list[float], int]:
-    """What transformers generates, how far the two likeliest tokens were apart, and the length of the prompt."""
-    prompt = model.codec.hf.apply_chat_template(
-        list(messages), tools=tools, add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
-    with attending_plainly(model), torch.inference_mode():
-        made = model.hf.generate(
-            **prompt,
-            max_new_tokens=NUM_TOKENS,
-            do_sample=False,
-            output_scores=True,
-            return_dict_in_generate=True,
-        )
-    length = prompt["input_ids"].shape[1]
-    tops = [scores[0].topk(2).values for scores in made.scores]
-    return made.sequences[0, length:].tolist(), [float(top[0] - top[1]) for top in tops], length
-
-
 def assert_answered(
     client: OpenAI, model: Model, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None
 ) -> None:
-    tokens, gaps, length = expected(model, _with_read_arguments(messages), tools)
+    tokens, gaps, length = generated(model, _with_read_arguments(messages), tools, NUM_TOKENS)
     answer = client.chat.completions.create(
         model="smollm2-135m",
         messages=messages,
@@ -238,7 +218,7 @@ def test_what_the_template_drops_is_written_as_text(client: OpenAI, smollm2: Mod
     ]
     assert answers[0].choices[0].message.content == answers[1].choices[0].message.content
     assert answers[0].usage is not None
-    assert answers[0].usage.prompt_tokens == expected(smollm2, told)[2]
+    assert answers[0].usage.prompt_tokens == generated(smollm2, told, None, NUM_TOKENS)[2]
 
 
 def test_choices_share_the_prompt_and_differ_by_their_seed(client: OpenAI) -> None:

@@ -338,11 +338,7 @@ class LiveSession:
         since = self._collect(batch)
         if not (batch.lines or batch.messages or batch.is_due):
             return
-        error: BraidError | None = None
-        try:
-            await self._store.append(self._append(batch))
-        except BraidError as failure:
-            error = failure
+        (error,) = await self._store.append_all([self._append(batch)])
         self._kept(batch, since, error)
         if error is not None:
             raise error

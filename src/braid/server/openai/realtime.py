@@ -11,38 +11,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 import anyio
 import anyio.abc
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from braid.errors import BraidError, InputError
 from braid.server.access import Caller
-from braid.server.errors import INTERNAL, error_body
+from braid.server.errors import error_body, mistake_body
 from braid.server.openai.answers import Called, Part, Said, Thought, Tokens, answer
 from braid.server.openai.plans import Plan, Wanted, chat_plan
 from braid.server.openai.realtime_items import Item, Items, new_id, read_item, to_messages
-from braid.server.openai.refusals import refusal
-from braid.server.openai.shapes import BraidOptions, FunctionName, FunctionSpec, NamedTool, Tool
+from braid.server.openai.refusals import read_as, refusal
+from braid.server.openai.response_shapes import FunctionTool, NamedFunction
+from braid.server.openai.shapes import BraidOptions
 from braid.server.service import Service, caller_of, service_of
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["openai"])
-
-Shape = TypeVar("Shape", bound=BaseModel)
-
-
-class _FunctionTool(FunctionSpec):
-    type: Literal["function"]
-
-
-class _NamedChoice(BaseModel):
-    type: Literal["function"]
-    name: str
 
 
 class _Settings(BaseModel):
@@ -53,8 +43,8 @@ class _Settings(BaseModel):
     instructions: str | None = None
     output_modalities: list[Literal["text", "audio"]] | None = None
     modalities: list[Literal["text", "audio"]] | None = None
-    tools: list[_FunctionTool] | None = None
-    tool_choice: Literal["auto", "none", "required"] | _NamedChoice | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
     max_output_tokens: int | Literal["inf"] | None = None
     temperature: float | None = Field(default=None, ge=0, le=100)
@@ -78,14 +68,6 @@ class _ResponseSettings(_Settings):
     conversation: Literal["auto", "none"] = "auto"
     input: list[dict[str, Any]] | None = None
     metadata: dict[str, Any] | None = None
-
-
-def _read(shape: type[Shape], data: object, where: str) -> Shape:
-    try:
-        return shape.model_validate({} if data is None else data)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise refusal(".".join(map(str, (where, *first["loc"]))), first["msg"]) from None
 
 
 @router.websocket("/v1/realtime")
@@ -156,8 +138,8 @@ class _Connection:
             raise
         except Exception as error:  # noqa: BLE001 (ours: told as such, and the conversation goes on)
             self.service.log.mistake("mistake", error, path="/v1/realtime")
-            fields = {"type": "server_error", "code": INTERNAL, "message": "an internal error", "param": None}
-            await self.send("error", error={**fields, "event_id": event_id})
+            told = mistake_body("an internal error")["error"]
+            await self.send("error", error={**told, "event_id": event_id})
 
     async def _do(self, event: Mapping[str, Any]) -> None:
         kind = event.get("type")
@@ -197,7 +179,7 @@ class _Connection:
         }
 
     async def _update(self, event: Mapping[str, Any]) -> None:
-        update = _read(_Settings, event.get("session"), "session")
+        update = read_as(_Settings, _given(event, "session"), "session")
         _require_text(update, "session")
         self.settings = update.over(self.settings)
         await self.send("session.updated", session=self._session())
@@ -225,7 +207,7 @@ class _Connection:
     # ---- responses
 
     async def _respond(self, event: Mapping[str, Any]) -> None:
-        asked = _read(_ResponseSettings, event.get("response"), "response")
+        asked = read_as(_ResponseSettings, _given(event, "response"), "response")
         _require_text(asked, "response")
         if self._response is not None:
             raise InputError(
@@ -253,8 +235,8 @@ class _Connection:
         limit = settings.max_output_tokens
         sampling = {} if settings.temperature is None else {"temperature": settings.temperature}
         choice = settings.tool_choice
-        if isinstance(choice, _NamedChoice):
-            choice = NamedTool(type="function", function=FunctionName(name=choice.name))
+        if isinstance(choice, NamedFunction):
+            choice = choice.as_choice()
         return chat_plan(
             self.service,
             self.caller,
@@ -262,10 +244,7 @@ class _Connection:
             wanted=Wanted(sampling, max_tokens=limit if isinstance(limit, int) else None),
             options=settings.braid or BraidOptions(),
             seed=None,
-            tools=[
-                Tool(type="function", function=FunctionSpec(**tool.model_dump(exclude={"type"})))
-                for tool in settings.tools or ()
-            ],
+            tools=[tool.as_tool() for tool in settings.tools or ()],
             choice=choice,
             is_parallel=settings.parallel_tool_calls is not False,
         )
@@ -439,6 +418,11 @@ def _as_object(frame: str | bytes) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InputError("this is no event: events are JSON objects")
     return cast("dict[str, Any]", data)
+
+
+def _given(event: Mapping[str, Any], name: str) -> object:
+    """A part of an event; leaving it out, and null, say nothing."""
+    return {} if event.get(name) is None else event[name]
 
 
 def _require_text(settings: _Settings, where: str) -> None:

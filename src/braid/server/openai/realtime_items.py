@@ -10,10 +10,10 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from braid.errors import NotFoundError
-from braid.server.openai.refusals import refusal
+from braid.server.openai.refusals import read_as, refusal
 from braid.server.openai.shapes import ChatMessage
 
 __all__ = ["Items", "new_id", "read_item", "to_messages"]
@@ -59,12 +59,7 @@ def read_item(data: object) -> Item:
     Raises:
         InputError: It is none that is known, or holds what is no text.
     """
-    try:
-        shape = _Shape.model_validate(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, ("item", *first["loc"])))
-        raise refusal(where, first["msg"]) from None
+    shape = read_as(_Shape, data, "item")
     item: Item = {"id": shape.id or new_id("item"), "object": "realtime.item", "type": shape.type}
     if shape.type == "message":
         return {**item, "status": "completed", **_message(shape)}

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from braid.errors import InputError, ModelError, TopologyError
 
-__all__ = ["naming", "refusal"]
+__all__ = ["naming", "read_as", "refusal"]
+
+Shape = TypeVar("Shape", bound=BaseModel)
 
 
 def refusal(param: str, message: str) -> InputError:
@@ -20,6 +25,24 @@ def refusal(param: str, message: str) -> InputError:
     error = InputError(f"{param}: {message}")
     error.param = param
     return error
+
+
+def read_as(shape: type[Shape], data: object, where: str) -> Shape:
+    """Data in its shape.
+
+    Args:
+        shape: What it must look like.
+        data: As it came.
+        where: The field that it stands in.
+
+    Raises:
+        InputError: It does not; `param` says where.
+    """
+    try:
+        return shape.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise refusal(".".join(map(str, (where, *first["loc"]))), first["msg"]) from None
 
 
 @contextmanager

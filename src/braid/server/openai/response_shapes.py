@@ -11,10 +11,12 @@ from braid.server.openai.shapes import (
     ContentPart,
     IgnoredFields,
     JsonObjectFormat,
+    NamedTool,
     SamplingFields,
     StreamOptions,
     TextFormat,
     TokenCount,
+    Tool,
 )
 
 __all__ = [
@@ -53,12 +55,20 @@ class FunctionTool(BaseModel):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
+    def as_tool(self) -> Tool:
+        """The same as chat requests spell it."""
+        return Tool.model_validate({"type": "function", "function": self.model_dump(exclude={"type"})})
+
 
 class NamedFunction(BaseModel):
     """The one function that has to be called."""
 
     type: Literal["function"]
     name: str
+
+    def as_choice(self) -> NamedTool:
+        """The same as chat requests spell it."""
+        return NamedTool.model_validate({"type": "function", "function": {"name": self.name}})
 
 
 class SchemaFormat(BaseModel):

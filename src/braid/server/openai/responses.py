@@ -35,9 +35,7 @@ from braid.server.openai.shapes import (
     ContentPart,
     JsonObjectFormat,
     JsonSchemaFormat,
-    NamedTool,
     TextFormat,
-    Tool,
     ToolCall,
 )
 from braid.server.openai.streaming import EventStream, Sink, while_connected
@@ -181,11 +179,7 @@ def _plan(body: ResponseRequest, messages: Sequence[ChatMessage], service: Servi
     instructed = [ChatMessage(role="system", content=body.instructions)] if body.instructions else []
     choice = body.tool_choice
     if isinstance(choice, NamedFunction):
-        choice = NamedTool.model_validate({"type": "function", "function": {"name": choice.name}})
-    tools = [
-        Tool.model_validate({"type": "function", "function": tool.model_dump(exclude={"type"})})
-        for tool in body.tools or ()
-    ]
+        choice = choice.as_choice()
     return chat_plan(
         service,
         caller,
@@ -193,7 +187,7 @@ def _plan(body: ResponseRequest, messages: Sequence[ChatMessage], service: Servi
         wanted=Wanted.of(body, max_tokens=body.max_output_tokens, logprobs=logprobs),
         options=body.braid or BraidOptions(),
         seed=body.seed,
-        tools=tools,
+        tools=[tool.as_tool() for tool in body.tools or ()],
         choice=choice,
         is_parallel=body.parallel_tool_calls is not False,
         answer_format=_format(body),

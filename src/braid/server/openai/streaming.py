@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from braid.errors import BraidError
-from braid.server.errors import INTERNAL, error_body
+from braid.server.errors import error_body, logged_as, mistake_body
 from braid.server.service import Service
 
 __all__ = ["DONE", "KEEP_ALIVE_S", "EventStream", "Sink", "while_connected"]
@@ -125,8 +125,7 @@ class EventStream(Response):
             return error_body(failure)
         number = scope.get("state", {}).get("request", "")
         self._service.log.mistake("mistake", failure, request=number, path=scope["path"])
-        message = f"an internal error; the server's log has it as {number}"
-        return {"error": {"message": message, "type": "server_error", "param": None, "code": INTERNAL}}
+        return mistake_body(logged_as(number))
 
     async def _keep_alive(self, sink: Sink) -> None:
         while True:
