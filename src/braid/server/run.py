@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import typer
@@ -24,11 +23,6 @@ __all__ = ["Server", "build_engine", "listener_of", "run"]
 
 FRAME_ROOM = 4
 """Frames that are too large by less than this factor are answered; larger ones end the connection."""
-
-
-SWITCH_S = 0.0005
-"""How long the engine's thread may keep the interpreter to itself while an event waits to be sent; Python's default of
-5 ms is what most of an event's way to the socket would take."""
 
 
 class Server(uvicorn.Server):
@@ -68,7 +62,6 @@ def run(settings: ServerSettings) -> None:
         ModelError: The model cannot be loaded.
     """
     set_up(settings.log_level)
-    sys.setswitchinterval(SWITCH_S)
     listening = _listen(settings)
     host, port = listening.getsockname()[:2]
     if not settings.keys and not is_loopback(settings.host):
