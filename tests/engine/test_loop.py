@@ -903,3 +903,19 @@ async def test_closing_and_leaving_twice_is_harmless() -> None:
         house.loop.abort(4711)
         closes = [e.reason for e in session.transcript.events if e.kind == "close"]
         assert closes == ["first"]
+
+
+async def test_a_forward_waits_a_moment_for_those_who_tell_the_news_and_for_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("braid.engine.loop.give_way", waits.append)
+    async with House() as house, house.open() as quiet:
+        await say(quiet)
+        await rows_reach(quiet, 2)
+        assert set(waits) == {0}
+        handle = house.loop.start(rows())
+        handle.mailbox.on_news = lambda: None
+        house.loop.push(handle.number, "tell", {"user": "hello"}, ["user"])
+        await eventually(lambda: 1 in waits)
+        house.loop.abort(handle.number)

@@ -125,6 +125,11 @@ class Seat:
                     self._hold()
 
     @property
+    def is_told(self) -> bool:
+        """Whether somebody is called as soon as there is news."""
+        return any(mailbox.on_news is not None for mailbox in self._mailboxes)
+
+    @property
     def is_paused(self) -> bool:
         """Whether it must not go on before a listener has caught up."""
         return any(mailbox.is_full for mailbox in self._mailboxes)
