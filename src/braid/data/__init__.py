@@ -1,0 +1,1 @@
+"""Training data for streams: what is said when, in which stream. No torch."""
