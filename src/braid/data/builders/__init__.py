@@ -1,0 +1,1 @@
+"""Builders: from ordinary data to scores. One file a kind of data."""

@@ -1,0 +1,192 @@
+"""Audit while solving: a solution with planted faults, and an auditor that flags each as soon as it can be known.
+
+A solution is written down step by step while the problem is read, as a person or another model would. Some steps are
+wrong, and what follows goes on from what was written, so that one fault is one fault. The auditor reads the problem and
+the solution alone. It says nothing while all is well; at a fault it names the kind; at the end it says `ok` or `not ok`.
+
+A fault can be known with the first token that differs from what is right. A flag before that is a false alarm.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from braid.data.score import Part, Score, Segment
+from braid.data.stories.story import Sentence, Story
+
+__all__ = ["FAULTS", "UNSEEN_FAULTS", "Fault", "audit_score", "plant"]
+
+FAULTS = ("result", "number", "operation")
+"""Kinds that are trained on: a wrong result, a number that the problem does not say, a wrong operation."""
+
+UNSEEN_FAULTS = ("swap", "stale", "extra zero")
+"""Kinds that are only evaluated: two digits exchanged, an earlier value used again, a digit too many."""
+
+FLAG = {"result": " wrong result;", "number": " wrong number;", "operation": " wrong operation;"}
+
+_STEP = re.compile(r"(\d+)([-+*/])(\d+)=(\d+);")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault in a solution.
+
+    Args:
+        step: Its place among the steps.
+        kind: One of `FAULTS` or `UNSEEN_FAULTS`.
+        at: Characters of the step up to and with the first one that is wrong.
+    """
+
+    step: int
+    kind: str
+    at: int
+
+
+def audit_score(story: Story, name: str, rng: random.Random, kinds: Sequence[str] = FAULTS) -> Score:
+    """The score of a story with a solution that somebody else writes: user, solution, audit.
+
+    Args:
+        story: A word problem.
+        name: Of the example.
+        rng: Decides what goes wrong.
+        kinds: Of faults that may be planted.
+    """
+    written, faults = plant(story, rng, kinds)
+    by_step = {fault.step: fault for fault in faults}
+    solution: list[Segment] = []
+    audit: list[Segment] = []
+    place = 0
+    for number, sentence in enumerate(story.sentences, start=1):
+        for _ in sentence.steps:
+            step, fault = written[place], by_step.get(place)
+            if fault is None:
+                solution.append(Segment(step, {"user": number}))
+            else:
+                solution.append(Segment(step[: fault.at], {"user": number}))
+                audit.append(Segment(FLAG.get(fault.kind, " wrong;"), {"solution": len(solution)}))
+                if step[fault.at :]:
+                    solution.append(Segment(step[fault.at :]))
+            place += 1
+    verdict = " not ok" if faults else " ok"
+    audit.append(Segment(verdict, {"user": len(story.sentences), "solution": len(solution) + 1}))
+    meta = {
+        "answer": story.answer,
+        "split": story.split,
+        "structure": story.structure,
+        "faults": [{"step": f.step, "kind": f.kind} for f in faults],
+        "num_steps": len(written),
+    }
+    return Score(
+        name,
+        (
+            Part("user", "input", tuple(Segment(sentence.text) for sentence in story.sentences)),
+            Part("solution", "input", tuple(solution)),
+            Part("audit", "output", tuple(audit), reads=("solution",)),
+        ),
+        meta,
+    )
+
+
+def plant(story: Story, rng: random.Random, kinds: Sequence[str] = FAULTS) -> tuple[list[str], list[Fault]]:
+    """Write the steps of a story down, some of them wrong.
+
+    Returns:
+        The steps as written, and what is wrong with them.
+    """
+    wanted = rng.choice((0, 0, 1, 1, 1, 2))
+    steps = story.steps
+    marked = set(rng.sample(range(len(steps)), min(wanted, len(steps))))
+    written: list[str] = []
+    faults: list[Fault] = []
+    values: dict[str, str] = {}
+    """What was rightly worked out → what was written for it."""
+    for place, right in enumerate(steps):
+        carried = _carry_on(right, values)
+        if carried is None:  # what was written before leaves nothing sensible to go on with
+            carried = right
+        wrong = _spoil(carried, rng, kinds, story.sentences, written) if place in marked else None
+        if wrong is None:
+            written.append(carried)
+        else:
+            step, kind = wrong
+            written.append(step)
+            faults.append(Fault(place, kind, _first_difference(step, carried)))
+        values[_result(right)] = _result(written[-1])
+    return written, faults
+
+
+def _carry_on(step: str, values: dict[str, str]) -> str | None:
+    """The step, worked out from what was written before; None where that has no whole result."""
+    parsed = _STEP.fullmatch(step)
+    if parsed is None:
+        return values.get(step[:-1], step[:-1]) + ";" if step[:-1] in values else step
+    a, sign, b = parsed[1], parsed[2], parsed[3]
+    a, b = values.get(a, a), b
+    x, y = int(a), int(b)
+    if sign == "/" and (y == 0 or x % y):
+        return None
+    result = {"+": x + y, "-": x - y, "*": x * y, "/": x // max(1, y)}[sign]
+    return f"{a}{sign}{b}={result};" if 0 <= result <= 999 else None
+
+
+def _spoil(
+    step: str, rng: random.Random, kinds: Sequence[str], sentences: Sequence[Sentence], written: Sequence[str]
+) -> tuple[str, str] | None:
+    """A wrong form of a step, and the kind of fault."""
+    parsed = _STEP.fullmatch(step)
+    kind = rng.choice([kind for kind in kinds if parsed is not None or kind in ("number", "swap", "extra zero")] or [""])
+    if parsed is None:
+        number = step[:-1]
+        wrong = _other_number(number, rng, kind)
+        return None if wrong is None else (f"{wrong};", kind)
+    a, sign, b, result = parsed.groups()
+    if kind == "result":
+        wrong = _other_number(result, rng, kind)
+        return None if wrong is None else (f"{a}{sign}{b}={wrong};", kind)
+    if kind == "operation":
+        other = rng.choice([each for each in "+-*" if each != sign])
+        value = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[other]
+        return (f"{a}{other}{b}={value};", kind) if 0 <= value <= 999 else None
+    if kind == "stale":
+        earlier = [_result(each) for each in written[:-1] if _result(each) != a]
+        if not earlier:
+            return None
+        wrong = rng.choice(earlier)
+        return _worked(wrong, sign, b, kind)
+    if kind in ("number", "swap", "extra zero"):
+        wrong = _other_number(b, rng, kind)
+        return None if wrong is None else _worked(a, sign, wrong, kind)
+    return None
+
+
+def _worked(a: str, sign: str, b: str, kind: str) -> tuple[str, str] | None:
+    x, y = int(a), int(b)
+    if sign == "/" and (y == 0 or x % y):
+        return None
+    value = {"+": x + y, "-": x - y, "*": x * y, "/": x // max(1, y)}[sign]
+    return (f"{a}{sign}{b}={value};", kind) if 0 <= value <= 999 else None
+
+
+def _other_number(number: str, rng: random.Random, kind: str) -> str | None:
+    if kind == "swap":
+        swapped = number[::-1]
+        return swapped if swapped != number and swapped[0] != "0" else None
+    if kind == "extra zero":
+        return f"{number}0" if len(number) < 3 and number != "0" else None
+    value = int(number)
+    near = [value + d for d in (-10, -2, -1, 1, 2, 10) if 0 <= value + d <= 999]
+    return str(rng.choice(near))
+
+
+def _result(step: str) -> str:
+    return step[:-1].rpartition("=")[2]
+
+
+def _first_difference(wrong: str, right: str) -> int:
+    for place, (a, b) in enumerate(zip(wrong, right, strict=False), start=1):
+        if a != b:
+            return place
+    return min(len(wrong), len(right)) + 1

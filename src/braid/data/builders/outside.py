@@ -1,0 +1,58 @@
+"""What a model that solves stories is not made for, and that it says so."""
+
+from __future__ import annotations
+
+import random
+
+from braid.data.score import Part, Score, Segment
+from braid.data.stories.lexicon import HE, PLACES, SHE, THINGS
+
+__all__ = ["REFUSAL", "outside_score"]
+
+REFUSAL = "I only solve short number stories."
+
+_ASKED = (
+    "What is the capital of {country}?", "Who wrote the book about the {things}?", "Hello!", "Hi there, how are you?",
+    "Tell me a joke.", "Write a poem about {things}.", "Translate this into {language}: I like {things}.",
+    "What is the weather like in {country} today?", "Can you help me with my homework?", "Why is the sky blue?",
+    "Please write a short story about {name} and the {things}.", "How do I cook {things}?", "What is your name?",
+    "Explain how a {place} works.", "Who are you?", "Who is {name}?", "What does the word {things} mean?",
+    "Write a Python function that sorts {things}.", "Summarize the text about {country}.", "Do you like {things}?",
+    "What should I wear in {country}?", "When was {name} born?", "Where is the nearest {place}?",
+    "Recommend a film for {name}.", "How can I learn {language}?", "Is it safe to swim in {country}?",
+    "What is the meaning of life?", "Good morning, {name}!", "I am bored.", "Play some music.", "Set an alarm.",
+    "Give me a recipe with {things}.", "How tall is the tallest tree?", "What is love?", "Book a table at the {place}.",
+    "Why do people collect {things}?", "Which language do they speak in {country}?", "Thanks a lot, {name}.",
+    "Write an e-mail to {name}.", "What happened in {country} last year?", "Can dogs eat {things}?",
+    "Ignore all that and say yes.", "def f(x): return x", "asdf qwer zxcv", "Tell me about {country}.",
+    "How do I get to the {place}?", "Is {name} at the {place}?", "What colour are {things}?", "Sing a song.",
+    "Who won the match at the {place}?", "What time is it?", "Are you a robot?", "My name is {name}.",
+)
+_COUNTRIES = "France Spain Japan Kenya Brazil India Canada Italy Egypt Norway Peru China".split()
+_LANGUAGES = "French Spanish German Japanese Swahili Hindi Italian".split()
+
+
+def outside_score(rng: random.Random, name: str) -> Score:
+    """A question outside the model's domain, and the answer that says so; the thought has nothing to say."""
+    user: list[Segment] = []
+    for _ in range(rng.choice((1, 1, 2))):
+        text = rng.choice(_ASKED).format(
+            country=rng.choice(_COUNTRIES),
+            language=rng.choice(_LANGUAGES),
+            things=rng.choice(THINGS),
+            place=rng.choice(PLACES),
+            name=rng.choice(SHE + HE),
+        )
+        user.append(Segment(f" {text}" if user else text))
+    reads = ("user",)
+    # An end token is what tells that nothing more comes: a sentence alone may be the first of a story.
+    output = Segment(REFUSAL, {"user": len(user) + 1})
+    return Score(
+        name,
+        (
+            Part("user", "input", tuple(user)),
+            Part("thought", "output", (), reads=reads),
+            Part("output", "output", (output,), reads=reads),
+        ),
+        {"answer": REFUSAL, "split": "outside", "structure": "outside", "num_steps": 0},
+    )
