@@ -43,6 +43,9 @@
     │   ├── RateLimitError
     │   ├── TooLargeError
     │   └── ConnectionLostError
+    ├── DataError                    training data that cannot be built, read or written
+    │   ├── DataCorruptError
+    │   └── JudgeError
     └── UnsupportedByBackend
 
 Each class has an `exit_code` for the command line and a `code` for the wire; both are stable. A message says
@@ -60,6 +63,8 @@ __all__ = [
     "CheckpointConflictError",
     "ConnectionLostError",
     "ContextOverflowError",
+    "DataCorruptError",
+    "DataError",
     "DirectionError",
     "DownloadError",
     "EmptyInputError",
@@ -70,6 +75,7 @@ __all__ = [
     "ForbiddenFlowError",
     "InputError",
     "IntegrityError",
+    "JudgeError",
     "ModelError",
     "ModelNotFoundError",
     "NotFoundError",
@@ -428,6 +434,27 @@ class ConnectionLostError(ServerError):
 
     exit_code = 96
     code = "server.connection_lost"
+
+
+class DataError(BraidError, ValueError):
+    """Training data that cannot be built, read or written."""
+
+    exit_code = 100
+    code = "data"
+
+
+class DataCorruptError(DataError):
+    """A file of training data is damaged, or is not what it was taken for; the message names the place."""
+
+    exit_code = 101
+    code = "data.corrupt"
+
+
+class JudgeError(DataError):
+    """The judge cannot be reached, or does not answer as it was asked to."""
+
+    exit_code = 102
+    code = "data.judge"
 
 
 class UnsupportedByBackend(BraidError):

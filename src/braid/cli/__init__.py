@@ -28,6 +28,7 @@ COMMANDS = {
     "serve": "Put a model on the network: OpenAI's API, live sessions, a playground.",
     "inspect": "Show a saved transcript: a grid of its streams, its figures, a timeline.",
     "check": "Run the invariants on a model, to know whether it is served rightly.",
+    "data": "Build, check, show and convert training data.",
     "bench": "Measure what a row costs on this machine.",
 }
 """Command → what it does. `braid.cli.NAME.app` is the command itself."""

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from braid.data.row_table import Lane, RowTable
 from braid.data.score import Part, Score
 from braid.data.tokens import DataTokenizer
+from braid.errors import DataError
 
-__all__ = ["ARRIVALS", "Arrival", "lay_out", "serialise"]
+__all__ = ["ARRIVALS", "Arrival", "draw_arrival", "lay_out", "serialise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def lay_out(
         The table; every row has a token.
 
     Raises:
-        ValueError: Segments wait for each other, or for one that does not exist.
+        DataError: Segments wait for each other, or for one that does not exist.
     """
     rng = rng or random.Random(0)
     players = {part.stream: _Player(part, _tokens(part, tokenizer)) for part in score.parts}
@@ -140,7 +141,7 @@ def lay_out(
             speaking = ready
         if not entering and not speaking:
             stuck = ", ".join(p.part.stream for p in players.values() if not p.is_done)
-            raise ValueError(f"{score.id}: nothing can be said in row {t}; {stuck} wait for what never comes")
+            raise DataError(f"{score.id}: nothing can be said in row {t}; {stuck} wait for what never comes")
         for player in entering:
             player.say(t)
         if entering:

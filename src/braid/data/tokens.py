@@ -31,6 +31,7 @@ class DataTokenizer:
         self.tokenizer = tokenizer
         self.silence_id = self.id_of(silence)
         self.end_id = self.id_of(end)
+        self.pad_id: int | None = tokenizer.token_to_id(PAD)
         self._known: dict[str, tuple[int, ...]] = {}
 
     @classmethod

@@ -1,0 +1,199 @@
+"""Is a file of row tables what training takes it for? Every fault is named by line, row and stream.
+
+Three layers, each of which needs the one before: a line is JSON (`json`), the JSON has the keys and types of a row
+table (`keys`, `types`), and what it says can be (all other rules, in `braid.data.rules`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from braid.data.row_table import RowTable
+from braid.data.rules import Broken, broken_rules
+from braid.data.tables import json_lines, raw_tables
+from braid.data.tokens import DataTokenizer
+from braid.streams.strict import hint, shown
+from braid.streams.topology import Topology
+
+__all__ = ["Finding", "check_data", "check_file", "check_table"]
+
+_TABLE_KEYS = ("id", "num_rows", "lanes", "meta")
+_LANE_KEYS = ("stream", "rows", "ids", "asked", "weight")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A fault in a file.
+
+    Args:
+        line: Of the file, from 1; in Parquet the place of the example.
+        example: Its id, as far as there is one.
+        stream: Where the fault is, if it is in one.
+        row: Likewise.
+        rule: The short name of the rule that is broken.
+        message: What is wrong.
+    """
+
+    line: int
+    example: str | None
+    stream: str | None
+    row: int | None
+    rule: str
+    message: str
+
+    def __str__(self) -> str:
+        places = [f"line {self.line}"]
+        places += [f"example {self.example}"] if self.example is not None else []
+        places += [f"stream {self.stream}"] if self.stream is not None else []
+        places += [f"row {self.row}"] if self.row is not None else []
+        return f"{', '.join(places)}: {self.message} [{self.rule}]"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def check_file(
+    path: str | Path,
+    tokenizer: DataTokenizer | None = None,
+    topology: Topology | None = None,
+    *,
+    on_progress: Callable[[int], None] | None = None,
+) -> Iterator[Finding]:
+    """Every fault of a file, in the order of its lines.
+
+    Args:
+        path: A file of row tables.
+        tokenizer: Of the model; without it, ids and ends of turns are not checked.
+        topology: Of the model; without it, an output is a stream that is asked or has a weight.
+        on_progress: Is told how many examples are checked.
+
+    Raises:
+        DataError: The file cannot be read at all.
+    """
+    first_lines: dict[str, int] = {}
+    for done, (line, data) in enumerate(_lines(Path(path)), start=1):
+        if isinstance(data, Finding):
+            yield data
+        else:
+            yield from check_data(data, line, tokenizer, topology)
+            name = cast("Mapping[str, Any]", data).get("id") if isinstance(data, Mapping) else None
+            if isinstance(name, str):
+                first = first_lines.setdefault(name, line)
+                if first != line:
+                    yield Finding(line, name, None, None, "id", f"the id was used before, in line {first}")
+        if on_progress is not None:
+            on_progress(done)
+
+
+def check_data(
+    data: object, line: int = 1, tokenizer: DataTokenizer | None = None, topology: Topology | None = None
+) -> Iterator[Finding]:
+    """The faults of one example as plain data; of its content only where its shape is right."""
+    shape = list(_shape(data, line))
+    yield from shape
+    if not shape:
+        yield from check_table(RowTable.from_json(cast("Mapping[str, Any]", data)), line, tokenizer, topology)
+
+
+def check_table(
+    table: RowTable, line: int = 1, tokenizer: DataTokenizer | None = None, topology: Topology | None = None
+) -> Iterator[Finding]:
+    """The faults of one row table whose shape is right."""
+    for broken in broken_rules(table, tokenizer, topology):
+        yield Finding(line, table.id, broken.stream, broken.row, broken.rule, broken.message)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, object]]:
+    """Plain data of each line, or the finding that it is none."""
+    if path.suffix != ".jsonl":
+        yield from raw_tables(path)
+        return
+    for line, text in json_lines(path):
+        try:
+            yield line, json.loads(text)
+        except ValueError as error:
+            yield line, Finding(line, None, None, None, "json", f"this is no JSON: {error}")
+
+
+# ---- shape
+
+
+def _shape(data: object, line: int) -> Iterator[Finding]:
+    if not isinstance(data, Mapping):
+        yield Finding(line, None, None, None, "types", f"an example is an object, not {shown(data)}")
+        return
+    table = cast("Mapping[str, Any]", data)
+    name = table["id"] if isinstance(table.get("id"), str) else None
+    for broken in (*_table_shape(table), *_lanes_shape(table)):
+        yield Finding(line, name, broken.stream, broken.row, broken.rule, broken.message)
+
+
+def _table_shape(table: Mapping[str, Any]) -> Iterator[Broken]:
+    yield from _keys(table, _TABLE_KEYS, "an example", None)
+    if "id" in table and not (isinstance(table["id"], str) and table["id"]):
+        yield Broken("types", f"id is text, not {shown(table['id'])}")
+    if "num_rows" in table and not (_is_count(table["num_rows"]) and table["num_rows"]):
+        yield Broken("types", f"num_rows is a whole number from 1 up, not {shown(table['num_rows'])}")
+    if "meta" in table and not isinstance(table["meta"], Mapping):
+        yield Broken("types", f"meta is an object, not {shown(table['meta'])}")
+
+
+def _lanes_shape(table: Mapping[str, Any]) -> Iterator[Broken]:
+    lanes = table.get("lanes", [])
+    if not isinstance(lanes, list):
+        yield Broken("types", f"lanes is a list, not {shown(lanes)}")
+        return
+    for place, lane in enumerate(cast("list[Any]", lanes)):
+        if isinstance(lane, Mapping):
+            yield from _lane_shape(cast("Mapping[str, Any]", lane), place)
+        else:
+            yield Broken("types", f"lane {place} is an object, not {shown(lane)}")
+
+
+def _lane_shape(lane: Mapping[str, Any], place: int) -> Iterator[Broken]:
+    stream = lane.get("stream")
+    name = stream if isinstance(stream, str) else None
+    yield from _keys(lane, _LANE_KEYS, f"lane {place}", name)
+    if "stream" in lane and not (name and isinstance(stream, str)):
+        yield Broken("types", f"the stream of lane {place} is text, not {shown(stream)}")
+    for key in ("rows", "ids"):
+        if key in lane and not _is_counts(lane[key]):
+            yield Broken("types", f"{key} is a list of whole numbers from 0 up", name)
+    if "asked" in lane and not _is_ranges(lane["asked"]):
+        yield Broken("types", "asked is a list of pairs [start, stop] of whole numbers", name)
+    weight = lane.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+        yield Broken("types", f"weight is a number, not {shown(weight)}", name)
+    elif not (math.isfinite(weight) and weight >= 0):
+        yield Broken("weight", f"weight is a number from 0 up, not {weight}", name)
+
+
+def _keys(data: Mapping[str, Any], wanted: Sequence[str], what: str, stream: str | None) -> Iterator[Broken]:
+    for key in wanted:
+        if key not in data:
+            yield Broken("keys", f"{what} has no key {key!r}", stream)
+    for key in data:
+        if key not in wanted:
+            yield Broken("keys", f"{what} has an unknown key {key!r}; {hint(key, wanted)}", stream)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_counts(value: object) -> bool:
+    return isinstance(value, list) and all(
+        type(each) is int and each >= 0 for each in cast("list[Any]", value)
+    )
+
+
+def _is_ranges(value: object) -> bool:
+    if not isinstance(value, list):
+        return False
+    return all(_is_counts(each) and len(each) == 2 for each in cast("list[Any]", value))

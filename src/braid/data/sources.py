@@ -1,0 +1,218 @@
+"""The builders by name: each turns a seed, or a file, into an endless or finite series of scores.
+
+stories · audit · outside · isolation            sources of our own, without end
+gsm_symbolic · knights_knaves · syllogism · …    from `reasoning-gym`, without end
+chats · grid · isolation                         from a file
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from braid.data.builders.audit import FAULTS, UNSEEN_FAULTS, audit_score
+from braid.data.builders.chats import chat_score
+from braid.data.builders.grids import grid_score
+from braid.data.builders.isolation import Task, isolation_score, own_tasks, task_of
+from braid.data.builders.outside import outside_score
+from braid.data.builders.reasoning import SOURCES, reasoning_items, reasoning_score
+from braid.data.builders.solve import solve_score
+from braid.data.causality import Judge, Verdict
+from braid.data.chat_files import read_chats
+from braid.data.score import Score
+from braid.data.stories.story import SPLITS, tell
+from braid.data.tables import json_lines
+from braid.errors import DataCorruptError, DataError
+from braid.streams.strict import hint
+
+__all__ = ["BUILDERS", "Builder", "Wish", "find_builder", "read_records"]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be built.
+
+    Args:
+        seed: Of the series.
+        split: Of the stories: `train`, `numbers`, `structure`, `wording`; of audits also `faults`, unseen kinds of
+            fault.
+        source: A file, for builders that read one.
+        wait_k: Segments of the question that have been read when a chat's thought begins.
+        inputs: The streams of a grid that are not learned.
+        is_strict: Whether examples with a step that could not be known are left out.
+        judge: Of free text.
+    """
+
+    seed: int = 0
+    split: str = "train"
+    source: Path | None = None
+    wait_k: int = 1
+    inputs: tuple[str, ...] = ("system", "user")
+    is_strict: bool = True
+    judge: Judge | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Builder:
+    """One way to make scores.
+
+    Args:
+        name: What it is called.
+        summary: What it makes.
+        make: Of a wish; yields scores or, from the causality validator, verdicts.
+        source: Whether it reads a file: `no`, `may` or `must`.
+        splits: That it has.
+    """
+
+    name: str
+    summary: str
+    make: Callable[[Wish], Iterator[Score | Verdict]]
+    source: str = "no"
+    splits: tuple[str, ...] = ("train",)
+
+    def scores(self, wish: Wish) -> Iterator[Score | Verdict]:
+        """The series.
+
+        Raises:
+            DataError: The wish does not fit the builder.
+        """
+        if self.source == "must" and wish.source is None:
+            raise DataError(f"{self.name} is built from a file; name it with --source")
+        if self.source == "no" and wish.source is not None:
+            raise DataError(f"{self.name} has a source of its own, and reads no file")
+        if wish.split not in self.splits:
+            raise DataError(f"{self.name} has no split {wish.split!r}; {hint(wish.split, self.splits)}")
+        return self.make(wish)
+
+
+def find_builder(name: str) -> Builder:
+    """The builder of a name.
+
+    Raises:
+        DataError: There is none.
+    """
+    if name not in BUILDERS:
+        raise DataError(f"there is no builder {name!r}; {hint(name, BUILDERS)}")
+    return BUILDERS[name]
+
+
+def read_records(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The records of a table: JSON lines, CSV with a header, or Parquet, by the ending of the name.
+
+    Raises:
+        DataCorruptError: A line is no record.
+        DataError: The file cannot be read.
+    """
+    if path.suffix == ".parquet":
+        from braid.data.tables import raw_parquet
+
+        yield from raw_parquet(path)
+    elif path.suffix == ".csv":
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                yield from csv.DictReader(file)
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise DataError(f"cannot read {path}: {error}") from error
+    else:
+        for line, text in json_lines(path):
+            try:
+                record = json.loads(text)
+            except ValueError as error:
+                raise DataCorruptError(f"{path}, line {line}: this is no JSON: {error}") from None
+            if not isinstance(record, dict):
+                raise DataCorruptError(f"{path}, line {line}: a record is an object")
+            yield record
+
+
+# ---- without end
+
+
+def _stories(wish: Wish) -> Iterator[Score]:
+    for index in _counting():
+        yield solve_score(
+            tell(wish.seed, index, _story_split(wish.split)), f"stories-{wish.split}-{wish.seed}-{index}"
+        )
+
+
+def _audits(wish: Wish) -> Iterator[Score]:
+    kinds = UNSEEN_FAULTS if wish.split == "faults" else FAULTS
+    for index in _counting():
+        rng = random.Random(f"{wish.seed}/audit/{wish.split}/{index}")
+        story = tell(wish.seed, index, _story_split(wish.split))
+        yield audit_score(story, f"audit-{wish.split}-{wish.seed}-{index}", rng, kinds)
+
+
+def _outside(wish: Wish) -> Iterator[Score]:
+    for index in _counting():
+        yield outside_score(random.Random(f"{wish.seed}/outside/{index}"), f"outside-{wish.seed}-{index}")
+
+
+def _isolation(wish: Wish) -> Iterator[Score]:
+    tasks = own_tasks(wish.seed) if wish.source is None else _tasks_of(wish.source)
+    before: Task | None = None
+    for index, task in enumerate(tasks):
+        other, before = before, task
+        if other is not None:  # the document asks for what the example before it was about
+            rng = random.Random(f"{wish.seed}/isolation/{index}")
+            yield isolation_score(task, other, f"isolation-{wish.seed}-{index - 1}", rng)
+
+
+def _reasoning(source: str) -> Callable[[Wish], Iterator[Verdict]]:
+    def make(wish: Wish) -> Iterator[Verdict]:
+        for index, item in enumerate(reasoning_items(source, wish.seed)):
+            yield reasoning_score(source, item, f"{source}-{wish.seed}-{index}")
+
+    return make
+
+
+def _story_split(split: str) -> Any:
+    return "train" if split == "faults" else split
+
+
+def _counting() -> Iterable[int]:
+    index = 0
+    while True:
+        yield index
+        index += 1
+
+
+# ---- from a file
+
+
+def _tasks_of(path: Path) -> Iterator[Task]:
+    for record in read_records(path):
+        task = task_of(record)
+        if task is not None:
+            yield task
+
+
+def _chats(wish: Wish) -> Iterator[Verdict]:
+    assert wish.source is not None
+    for chat in read_chats(wish.source):
+        yield chat_score(chat, wish.wait_k, wish.judge)
+
+
+def _grids(wish: Wish) -> Iterator[Score]:
+    assert wish.source is not None
+    for place, record in enumerate(read_records(wish.source)):
+        name = str(record.get("id") or f"{wish.source.stem}-{place}")
+        yield grid_score(record, name, wish.inputs)
+
+
+_ALL = (
+    Builder("stories", "word problems, solved while they are read", _stories, splits=SPLITS),
+    Builder("audit", "solutions with planted faults, flagged as soon as they can be known", _audits,
+            splits=(*SPLITS, "faults")),
+    Builder("outside", "questions outside the domain, and the answer that says so", _outside),
+    Builder("isolation", "instructions and documents that contain instructions of their own", _isolation, source="may"),
+    Builder("grid", "n streams from a table of text", _grids, source="must"),
+    Builder("chats", "chats with reasoning, the thought placed along the question", _chats, source="must"),
+    *(Builder(source, f"{source} of reasoning-gym", _reasoning(source)) for source in SOURCES),
+)  # fmt: skip
+BUILDERS: Mapping[str, Builder] = {builder.name: builder for builder in _ALL}
+"""All builders by name."""

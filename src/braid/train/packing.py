@@ -1,0 +1,178 @@
+"""Many examples in one flat batch, none of which can read another, and the plan of who reads whom.
+
+The queries of a batch lie one after another, without padding, so that all that is not attention is computed once a
+query. Attention is planned by *readers*: streams that read the same streams. Kept tokens that one reader may read are
+sorted by row and stream; then each of its queries reads a prefix of them, and itself. So a plan is, for every reader, a
+padded list of queries, one of keys, and how many keys each query reads: a staircase, and no mask of queries by queries.
+
+    reader {user}            u u u u u                 keys: u u u u u
+    reader {user, thought}   t t, probes p p p         keys: u u t u u t u
+
+Interleaved (by row) and sequential (by stream) order of the queries give the same logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from braid.streams.patterns import Dense
+from braid.streams.topology import Topology
+from braid.train.queries import IGNORED, Queries
+
+__all__ = ["Order", "Reading", "pack"]
+
+Order = Literal["interleaved", "sequential"]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Who reads whom, for packing.
+
+    Args:
+        streams: In the order of the topology.
+        reads: `[H, H]`, reader by read; the diagonal is true.
+        is_earlier: Whether a token sees the earlier streams of its row.
+        patterns: Reader, read and the pattern, where it is not dense.
+    """
+
+    streams: tuple[str, ...]
+    reads: npt.NDArray[np.bool_]
+    is_earlier: bool
+    patterns: tuple[tuple[int, int, Any], ...] = ()
+
+    @classmethod
+    def of(cls, topology: Topology) -> Reading:
+        """Of a topology."""
+        streams = tuple(topology.streams)
+        reads = np.eye(len(streams), dtype=bool)
+        patterns: list[tuple[int, int, Any]] = []
+        for h, reader in enumerate(streams):
+            for read in topology.readable(reader):
+                reads[h, streams.index(read)] = True
+            for read, pattern in topology.patterns.get(reader, {}).items():
+                if pattern != Dense():
+                    patterns.append((h, streams.index(read), pattern))
+        return cls(streams, reads, topology.same_row == "earlier", tuple(patterns))
+
+    def readers(self) -> list[tuple[Ints, Ints]]:
+        """Streams that read alike, and what they read."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for h in range(len(self.streams)):
+            sparse = tuple(h + len(self.streams) for reader, _, _ in self.patterns if reader == h)[:1]
+            groups.setdefault((*np.flatnonzero(self.reads[h]).tolist(), *sparse), []).append(h)
+        return [
+            (np.array(members), np.array([each for each in read if each < len(self.streams)]))
+            for read, members in groups.items()
+        ]
+
+
+def pack(
+    examples: Sequence[Queries], reading: Reading, *, order: Order = "interleaved"
+) -> dict[str, Any]:
+    """A batch.
+
+    Args:
+        examples: One after another; they do not read each other.
+        reading: Who reads whom.
+        order: Of the queries of an example.
+
+    Returns:
+        What `StreamNetwork.forward` takes: `ids`, `streams`, `rows` `[S]`; `plan`; and of the queries that are asked,
+        `asked` `[n]` (where they are), `targets` and `weights` `[n]`.
+    """
+    num_streams = len(reading.streams)
+    sorted_ = [
+        each[np.argsort((each.rows * num_streams + each.streams) if order == "interleaved" else
+                        (each.streams * (1 << 32) + each.rows), kind="stable")]
+        for each in examples
+    ]
+    lengths = [len(each) for each in sorted_]
+    documents = np.repeat(np.arange(len(sorted_)), lengths)
+    ids = np.concatenate([each.ids for each in sorted_])
+    streams = np.concatenate([each.streams for each in sorted_])
+    rows = np.concatenate([each.rows for each in sorted_])
+    kept = np.concatenate([each.kept for each in sorted_])
+    targets = np.concatenate([each.targets for each in sorted_])
+    weights = np.concatenate([each.weights for each in sorted_])
+    asked = np.flatnonzero(targets != IGNORED)
+    return {
+        "ids": torch.from_numpy(ids),
+        "streams": torch.from_numpy(streams),
+        "rows": torch.from_numpy(rows),
+        "plan": _plan(documents, streams, rows, kept, reading, len(sorted_)),
+        "asked": torch.from_numpy(asked),
+        "targets": torch.from_numpy(targets[asked]),
+        "weights": torch.from_numpy(weights[asked]),
+    }
+
+
+def _plan(
+    documents: Ints, streams: Ints, rows: Ints, kept: npt.NDArray[np.bool_], reading: Reading, count: int
+) -> dict[str, Any]:
+    readers: list[dict[str, torch.Tensor]] = []
+    order: list[Ints] = []
+    num_streams = len(reading.streams)
+    reach = int(rows.max(initial=0)) + 2
+    for members, read in reading.readers():
+        queries = np.flatnonzero(np.isin(streams, members))
+        if not len(queries):
+            continue
+        queries = queries[np.argsort(documents[queries], kind="stable")]
+        keys = np.flatnonzero(kept & np.isin(streams, read))
+        codes = (documents[keys] * reach + rows[keys]) * num_streams + streams[keys]
+        sorting = np.argsort(codes, kind="stable")
+        keys, codes = keys[sorting], codes[sorting]
+        own = streams[queries] if reading.is_earlier else 0
+        wanted = (documents[queries] * reach + rows[queries]) * num_streams + own
+        starts = np.searchsorted(documents[keys], np.arange(count))
+        counts = np.searchsorted(codes, wanted) - starts[documents[queries]]
+        query_grid, query_valid = _padded(queries, documents[queries], count)
+        key_grid, key_valid = _padded(keys, documents[keys], count)
+        count_grid = np.zeros(query_grid.shape, np.int64)
+        count_grid[query_valid] = counts
+        reader = {
+            "queries": torch.from_numpy(query_grid),
+            "keys": torch.from_numpy(key_grid),
+            "counts": torch.from_numpy(count_grid),
+            "valid": torch.from_numpy(np.flatnonzero(query_valid)),
+        }
+        hidden = _hidden_by_patterns(reading, members, streams, rows, query_grid, key_grid)
+        if hidden is not None:
+            reader["hidden"] = torch.from_numpy(hidden)
+        readers.append(reader)
+        order.append(queries)
+    inverse = np.empty(len(streams), np.int64)
+    inverse[np.concatenate(order)] = np.arange(len(streams))
+    return {"readers": readers, "inverse": torch.from_numpy(inverse), "rows": torch.from_numpy(rows)}
+
+
+def _padded(items: Ints, documents: Ints, count: int) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Items by document, `[documents, longest]`, and where they are; documents rise."""
+    lengths = np.bincount(documents, minlength=count)
+    longest = max(1, int(lengths.max(initial=0)))
+    valid = np.arange(longest)[None] < lengths[:, None]
+    grid = np.zeros(valid.shape, np.int64)
+    grid[valid] = items
+    return grid, valid
+
+
+def _hidden_by_patterns(
+    reading: Reading, members: Ints, streams: Ints, rows: Ints, queries: Ints, keys: Ints
+) -> npt.NDArray[np.bool_] | None:
+    """What patterns hide, `[documents, queries, keys]`; None where all is dense."""
+    hidden: npt.NDArray[np.bool_] | None = None
+    for reader, read, pattern in reading.patterns:
+        if reader not in members:
+            continue
+        distance = rows[queries][:, :, None] - rows[keys][:, None, :]
+        is_pair = (streams[queries] == reader)[:, :, None] & (streams[keys] == read)[:, None, :]
+        concealed = is_pair & ~np.vectorize(pattern.allows)(distance)
+        hidden = concealed if hidden is None else hidden | concealed
+    return hidden

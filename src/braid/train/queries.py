@@ -1,0 +1,131 @@
+"""What the network computes for one example: its kept tokens, and the probes that are asked.
+
+A silent, awake output is asked in every row, and mostly answers with silence. Since nothing reads a probe, leaving some
+out changes nothing else: of those whose answer is silence, a share is drawn, and each counts for the ones left out
+(reweighted by its inverse probability), so that the expected gradient is that of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from braid.data.row_table import RowTable
+
+__all__ = ["IGNORED", "Queries", "Weighing", "queries_of"]
+
+IGNORED = -100
+"""The label of a query that is not asked."""
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Weighing:
+    """How much each answer counts.
+
+    Args:
+        silence: Of an answer that is silence, beside a token's 1.
+        probe_share: Share of the probes with a silent answer that are computed.
+        streams: Factors by stream, beside the lanes' own weights.
+    """
+
+    silence: float = 0.3
+    probe_share: float = 1.0
+    streams: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """One example, flat; in no particular order.
+
+    Args:
+        ids, streams, rows: Of each query, `[n]`.
+        kept: Whether it is a token that others read; the rest are probes.
+        targets: What it is to say next, or `IGNORED`.
+        weights: Of each answer; 0 where there is none.
+    """
+
+    ids: Ints
+    streams: Ints
+    rows: Ints
+    kept: npt.NDArray[np.bool_]
+    targets: Ints
+    weights: npt.NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, order: Ints) -> Queries:
+        return Queries(
+            self.ids[order],
+            self.streams[order],
+            self.rows[order],
+            self.kept[order],
+            self.targets[order],
+            self.weights[order],
+        )
+
+
+def queries_of(
+    table: RowTable,
+    streams: Sequence[str],
+    silence_id: int,
+    weighing: Weighing,
+    rng: np.random.Generator | None = None,
+) -> Queries:
+    """The queries of an example.
+
+    Args:
+        table: The example.
+        streams: Of the model, in their order.
+        silence_id: The class that means silence, and what a probe embeds.
+        weighing: What counts how much.
+        rng: Draws the probes; without it all are kept.
+
+    Raises:
+        KeyError: The model has no such stream.
+    """
+    parts: list[tuple[Ints, int, Ints, bool, Ints, npt.NDArray[np.float32]]] = []
+    place = {name: index for index, name in enumerate(streams)}
+    for lane in table.lanes:
+        rows, ids = np.asarray(lane.rows, np.int64), np.asarray(lane.ids, np.int64)
+        factor = lane.weight * (weighing.streams or {}).get(lane.stream, 1.0)
+        said = np.full(table.num_rows + 1, silence_id, np.int64)
+        said[rows] = ids
+        is_asked = np.zeros(table.num_rows, bool)
+        for start, stop in lane.asked:
+            is_asked[start:stop] = True
+        is_said = np.zeros(table.num_rows, bool)
+        is_said[rows] = True
+        targets = np.where(is_asked[rows], said[rows + 1], IGNORED)
+        parts.append((ids, place[lane.stream], rows, True, targets, _weights(targets, silence_id, factor, weighing)))
+        probes = np.flatnonzero(is_asked & ~is_said)
+        if len(probes):
+            answers = said[probes + 1]
+            weights = _weights(answers, silence_id, factor, weighing)
+            if rng is not None and weighing.probe_share < 1:
+                is_silent = answers == silence_id
+                chosen = ~is_silent | (rng.random(len(probes)) < weighing.probe_share)
+                weights = np.where(is_silent, weights / np.float32(weighing.probe_share), weights)
+                probes, answers, weights = probes[chosen], answers[chosen], weights[chosen]
+            silence = np.full(len(probes), silence_id, np.int64)
+            parts.append((silence, place[lane.stream], probes, False, answers, weights))
+    return Queries(
+        np.concatenate([part[0] for part in parts]),
+        np.concatenate([np.full(len(part[0]), part[1], np.int64) for part in parts]),
+        np.concatenate([part[2] for part in parts]),
+        np.concatenate([np.full(len(part[0]), part[3]) for part in parts]),
+        np.concatenate([part[4] for part in parts]),
+        np.concatenate([part[5] for part in parts]).astype(np.float32),
+    )
+
+
+def _weights(
+    targets: Ints, silence_id: int, factor: float, weighing: Weighing
+) -> npt.NDArray[np.float32]:
+    weights = np.where(targets == silence_id, factor * weighing.silence, factor)
+    return np.where(targets == IGNORED, 0.0, weights).astype(np.float32)
