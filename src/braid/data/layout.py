@@ -188,16 +188,16 @@ def _is_ready(player: _Player, players: Mapping[str, _Player], t: int, wait_k: i
     """Whether it speaks in row `t`: it was asked in the row before, and what it says could be known there."""
     if player.is_done or not player.asked or player.asked[-1][1] != t:
         return False
-    if player.segment >= len(player.part.segments):  # only its end is left, which waits for the inputs' last words
-        return all(len(players[s].done_at) >= len(players[s].part.segments) for s in player.part.reads) and all(
-            players[s].done_at[len(players[s].part.segments) - 1] < t for s in player.part.reads
-        )
+    if player.segment >= len(
+        player.part.segments
+    ):  # only its end is left, which waits for the inputs' last words
+        return all(
+            len(players[s].done_at) >= len(players[s].part.segments) for s in player.part.reads
+        ) and all(players[s].done_at[len(players[s].part.segments) - 1] < t for s in player.part.reads)
     return _is_past(player, players, t)
 
 
-def _ask(
-    player: _Player, players: Mapping[str, _Player], t: int, wait_k: int, *, is_asked: bool
-) -> None:
+def _ask(player: _Player, players: Mapping[str, _Player], t: int, wait_k: int, *, is_asked: bool) -> None:
     if player.is_done or not is_asked:
         return
     if player.begins is None:

@@ -33,12 +33,15 @@ class StreamNetwork(nn.Module):
         self.hf = hf
         self.config = hf.config
         self.silence_id = silence_id
-        width = hf.get_input_embeddings().weight.shape[1]
-        self.stream_embeddings = nn.Parameter(torch.zeros(num_streams, width, dtype=hf.dtype)) if num_streams else None
+        table: nn.Embedding = _table(hf)
+        width = table.embedding_dim
+        self.stream_embeddings = (
+            nn.Parameter(torch.zeros(num_streams, width, dtype=hf.dtype)) if num_streams else None
+        )
         self.silence = nn.Parameter(torch.zeros(width, dtype=hf.dtype)) if silence_id is not None else None
         if self.silence is not None:
             with torch.no_grad():
-                self.silence.copy_(hf.get_input_embeddings().weight[silence_id])
+                self.silence.copy_(table.weight[silence_id])
         self.register_buffer("_no_mask", torch.zeros(1, 1, 1, 1, dtype=torch.bool), persistent=False)
 
     def forward(
@@ -65,7 +68,9 @@ class StreamNetwork(nn.Module):
         total = weights.sum() if num_items_in_batch is None else num_items_in_batch
         return {"loss": (losses * weights).sum() / total}
 
-    def logits(self, ids: Tensor, streams: Tensor, rows: Tensor, plan: dict[str, Any], asked: Tensor) -> Tensor:
+    def logits(
+        self, ids: Tensor, streams: Tensor, rows: Tensor, plan: dict[str, Any], asked: Tensor
+    ) -> Tensor:
         """Logits of the queries that are asked, `[n, V]`."""
         embedded = self.hf.get_input_embeddings()(ids)
         if self.silence is not None:
@@ -87,5 +92,13 @@ class StreamNetwork(nn.Module):
         """Write what silence has learned into the network's own tables, which are what is saved."""
         if self.silence is None:
             return
-        self.hf.get_input_embeddings().weight[self.silence_id] = self.silence
-        self.hf.get_output_embeddings().weight[self.silence_id] = self.silence
+        head = self.hf.get_output_embeddings()
+        assert isinstance(head, nn.Linear), "a causal language model has a head"
+        _table(self.hf).weight[self.silence_id] = self.silence
+        head.weight[self.silence_id] = self.silence
+
+
+def _table(hf: PreTrainedModel) -> nn.Embedding:
+    table = hf.get_input_embeddings()
+    assert isinstance(table, nn.Embedding), "a language model has a table of its tokens"
+    return table

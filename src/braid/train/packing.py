@@ -73,9 +73,7 @@ class Reading:
         ]
 
 
-def pack(
-    examples: Sequence[Queries], reading: Reading, *, order: Order = "interleaved"
-) -> dict[str, Any]:
+def pack(examples: Sequence[Queries], reading: Reading, *, order: Order = "interleaved") -> dict[str, Any]:
     """A batch.
 
     Args:
@@ -89,8 +87,14 @@ def pack(
     """
     num_streams = len(reading.streams)
     sorted_ = [
-        each[np.argsort((each.rows * num_streams + each.streams) if order == "interleaved" else
-                        (each.streams * (1 << 32) + each.rows), kind="stable")]
+        each[
+            np.argsort(
+                (each.rows * num_streams + each.streams)
+                if order == "interleaved"
+                else (each.streams * (1 << 32) + each.rows),
+                kind="stable",
+            )
+        ]
         for each in examples
     ]
     lengths = [len(each) for each in sorted_]
@@ -134,7 +138,7 @@ def _plan(
         starts = np.searchsorted(documents[keys], np.arange(count))
         counts = np.searchsorted(codes, wanted) - starts[documents[queries]]
         query_grid, query_valid = _padded(queries, documents[queries], count)
-        key_grid, key_valid = _padded(keys, documents[keys], count)
+        key_grid, _ = _padded(keys, documents[keys], count)
         count_grid = np.zeros(query_grid.shape, np.int64)
         count_grid[query_valid] = counts
         reader = {

@@ -102,7 +102,9 @@ def queries_of(
         is_said = np.zeros(table.num_rows, bool)
         is_said[rows] = True
         targets = np.where(is_asked[rows], said[rows + 1], IGNORED)
-        parts.append((ids, place[lane.stream], rows, True, targets, _weights(targets, silence_id, factor, weighing)))
+        parts.append(
+            (ids, place[lane.stream], rows, True, targets, _weights(targets, silence_id, factor, weighing))
+        )
         probes = np.flatnonzero(is_asked & ~is_said)
         if len(probes):
             answers = said[probes + 1]
@@ -124,8 +126,6 @@ def queries_of(
     )
 
 
-def _weights(
-    targets: Ints, silence_id: int, factor: float, weighing: Weighing
-) -> npt.NDArray[np.float32]:
+def _weights(targets: Ints, silence_id: int, factor: float, weighing: Weighing) -> npt.NDArray[np.float32]:
     weights = np.where(targets == silence_id, factor * weighing.silence, factor)
     return np.where(targets == IGNORED, 0.0, weights).astype(np.float32)

@@ -137,7 +137,9 @@ def _spoil(
 ) -> tuple[str, str] | None:
     """A wrong form of a step, and the kind of fault."""
     parsed = _STEP.fullmatch(step)
-    kind = rng.choice([kind for kind in kinds if parsed is not None or kind in ("number", "swap", "extra zero")] or [""])
+    kind = rng.choice(
+        [kind for kind in kinds if parsed is not None or kind in ("number", "swap", "extra zero")] or [""]
+    )
     if parsed is None:
         number = step[:-1]
         wrong = _other_number(number, rng, kind)

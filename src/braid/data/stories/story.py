@@ -31,7 +31,28 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 _PAIRS, _STRUCTURES = 8, 6
 """One of so many sums and structures is held out."""
 _LARGEST = 999
-_SYLLABLES = "ba ko mi ra te lu so ni da ve po ga ri mo ze fi tu la ne ky".split()
+_SYLLABLES = [
+    "ba",
+    "ko",
+    "mi",
+    "ra",
+    "te",
+    "lu",
+    "so",
+    "ni",
+    "da",
+    "ve",
+    "po",
+    "ga",
+    "ri",
+    "mo",
+    "ze",
+    "fi",
+    "tu",
+    "la",
+    "ne",
+    "ky",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +304,9 @@ class _Teller:
         self.kinds.append(kind or wording)
         self._say("groups" if wording == "gain groups" else wording, steps, **numbers)
 
-    def _question(self, wording: str, *, kind: str | None = None, steps: tuple[str, ...] = (), **names: str) -> None:
+    def _question(
+        self, wording: str, *, kind: str | None = None, steps: tuple[str, ...] = (), **names: str
+    ) -> None:
         self.kinds.append(kind or wording)
         self._say(wording, list(steps), **names)
 
@@ -298,7 +321,11 @@ class _Teller:
             if key in filled:
                 filled[key] = self._written(int(filled[key]))
         text = template.format(
-            A=name, B=self.other if wording in _OF_THE_OTHER else self.friend, things=self.things, place=self.rng.choice(PLACES), **filled
+            A=name,
+            B=self.other if wording in _OF_THE_OTHER else self.friend,
+            things=self.things,
+            place=self.rng.choice(PLACES),
+            **filled,
         )
         text = _agreeing(text[0].upper() + text[1:], name)
         self.sentences.append(Sentence(text if is_first else f" {text}", tuple(steps or ()), wording))
