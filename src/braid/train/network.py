@@ -1,4 +1,4 @@
-"""A causal language model that is trained on streams: its network unchanged, stream embeddings and silence beside it."""
+"""A causal language model that is trained on streams: its network unchanged, stream vectors and silence beside it."""
 
 from __future__ import annotations
 
@@ -61,10 +61,11 @@ class StreamNetwork(nn.Module):
             num_items_in_batch: Sum of the weights of all batches that make up one step; None takes this batch's own.
 
         Returns:
-            `loss`, and the number of answers that are right, `right`.
+            `loss`.
         """
         logits = self.logits(ids, streams, rows, plan, asked)
-        losses = F.cross_entropy(logits.float(), targets, reduction="none")
+        exact = logits.float() if logits.dtype.itemsize < 4 else logits
+        losses = F.cross_entropy(exact, targets, reduction="none")
         total = weights.sum() if num_items_in_batch is None else num_items_in_batch
         return {"loss": (losses * weights).sum() / total}
 
@@ -77,15 +78,20 @@ class StreamNetwork(nn.Module):
             embedded = torch.where((ids == self.silence_id)[:, None], self.silence, embedded)
         if self.stream_embeddings is not None:
             embedded = embedded + self.stream_embeddings[streams]
-        logits = self.hf(
+        told = self.hf(
             inputs_embeds=embedded[None],
             position_ids=rows[None],
             attention_mask=self._no_mask,
             use_cache=False,
             plan=plan,
             logits_to_keep=asked,
-        ).logits[0]
-        return logits
+            output_hidden_states=self.silence is not None,
+        )
+        logits: Tensor = told.logits[0]
+        if self.silence is None:
+            return logits
+        silent = told.hidden_states[-1][0, asked] @ self.silence
+        return logits.index_copy(1, torch.tensor([self.silence_id], device=logits.device), silent[:, None])
 
     @torch.no_grad()
     def settle(self) -> None:

@@ -2,7 +2,8 @@
 
 A solution is written down step by step while the problem is read, as a person or another model would. Some steps are
 wrong, and what follows goes on from what was written, so that one fault is one fault. The auditor reads the problem and
-the solution alone. It says nothing while all is well; at a fault it names the kind; at the end it says `ok` or `not ok`.
+the solution alone. It says nothing while all is well; at a fault it names the kind; at
+the end it says `ok` or `not ok`.
 
 A fault can be known with the first token that differs from what is right. A flag before that is a false alarm.
 """
@@ -123,8 +124,8 @@ def _carry_on(step: str, values: dict[str, str]) -> str | None:
     parsed = _STEP.fullmatch(step)
     if parsed is None:
         return values.get(step[:-1], step[:-1]) + ";" if step[:-1] in values else step
-    a, sign, b = parsed[1], parsed[2], parsed[3]
-    a, b = values.get(a, a), b
+    sign, b = parsed[2], parsed[3]
+    a = values.get(parsed[1], parsed[1])
     x, y = int(a), int(b)
     if sign == "/" and (y == 0 or x % y):
         return None
