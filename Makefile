@@ -35,7 +35,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.base
 	@echo "Adding the tools for development …"
-	@$(INSTALL) -e '.[demo,tools,serve,train,docs,dev]'
+	@$(INSTALL) -e '.[demo,tools,serve,data,train,docs,dev]'
 	@touch $@
 
 setup: $(VENV)/.dev ## make the environment with all that development needs
