@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from braid.cli.machine import DEFAULT_MODEL, DtypeOption, ModelOption, ThreadsOption, load_model
-from braid.cli.report import JsonOption
+from braid.cli.progress import progress_bar
+from braid.cli.report import JsonOption, print_json
 
 __all__ = ["app", "codewords", "overhead", "rows", "serve", "sessions"]
 
@@ -73,10 +72,10 @@ def rows(
     from braid.bench.table import print_figures, rows_table
 
     loaded = load_model(model, dtype=dtype, device="cpu", threads=threads)
-    with _progress("rounds") as advance:
+    with progress_bar("rounds") as advance:
         figures = bench_rows(loaded, cached=cached, repeat=repeat, on_round=advance).to_dict()
     print_figures(rows_table(figures), to_stderr=json)
-    _print_json(figures)
+    print_json(figures)
 
 
 @app.command(epilog=_CODEWORDS_EXAMPLES)
@@ -96,11 +95,11 @@ def codewords(
     from braid.checks.codewords import measure_codewords
 
     loaded = load_model(model, dtype=dtype, threads=threads)
-    with _progress("sessions") as advance:
+    with progress_bar("sessions") as advance:
         found = measure_codewords(loaded, cases=cases, on_progress=advance)
     figures: dict[str, Any] = {place: row.to_dict() for place, row in found.items()}
     print_figures(codewords_table(figures), to_stderr=json)
-    _print_json({**figures, "model": loaded.name})
+    print_json({**figures, "model": loaded.name})
 
 
 @app.command(epilog=_SESSIONS_EXAMPLES)
@@ -127,7 +126,7 @@ def sessions(
 
     counts = counts_of(sessions)
     loaded = load_model(model, dtype=dtype, device="cpu", threads=threads)
-    with _progress("measurements") as advance:
+    with progress_bar("measurements") as advance:
         figures = bench_sessions(
             loaded,
             counts=counts,
@@ -137,7 +136,7 @@ def sessions(
             on_progress=advance,
         ).to_dict()
     print_figures(sessions_table(figures), to_stderr=json)
-    _print_json(figures)
+    print_json(figures)
 
 
 @app.command(epilog=_OVERHEAD_EXAMPLES)
@@ -155,7 +154,7 @@ def overhead(
     codec = load_model(model, dtype="auto", device="cpu", threads=None).codec
     figures = bench_overhead(codec, sessions=sessions, streams=streams, steps=steps).to_dict()
     print_figures(overhead_table(figures), to_stderr=json)
-    _print_json(figures)
+    print_json(figures)
 
 
 @app.command(epilog=_SERVE_EXAMPLES)
@@ -176,27 +175,9 @@ def serve(
     from braid.bench.table import print_figures, serving_table
 
     loaded = load_model(model, dtype="auto", device="cpu", threads=threads)
-    with _progress("measurements") as advance:
+    with progress_bar("measurements") as advance:
         figures = bench_serving(
             loaded, model, sessions=sessions, output_tokens=output_tokens, rounds=rounds, on_progress=advance
         ).to_dict()
     print_figures(serving_table(figures), to_stderr=json)
-    _print_json({**figures, "model": loaded.name})
-
-
-@contextmanager
-def _progress(what: str) -> Generator[Callable[[int, int], None]]:
-    """A progress bar on standard error, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-def _print_json(data: dict[str, Any]) -> None:
-    import json
-
-    typer.echo(json.dumps(data, ensure_ascii=False))
+    print_json({**figures, "model": loaded.name})

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from braid.cli.report import JsonOption
+from braid.cli.progress import progress_bar
+from braid.cli.report import JsonOption, print_json
 
 if TYPE_CHECKING:
     from braid.data.causality import Judge
@@ -138,7 +139,7 @@ def build(
         tokens: DataTokenizer | None = None
         if not str(out).endswith(SCORES):
             tokens = _tokenizer(tokenizer, silence, end) if tokenizer else fit_tokenizer(builder, wish)
-        advance = stack.enter_context(_progress("examples", count))
+        advance = stack.enter_context(progress_bar("examples", count))
         manifest = build(
             builder,
             out,
@@ -171,15 +172,13 @@ def check(
 
     Without a tokenizer, ids and ends of turns are not checked. Exit code 1 when there are faults.
     """
-    import json as encoder
-
     from braid.data.check import check_file
     from braid.streams.presets import topology as as_topology
 
     tokens = _tokenizer_for(file, tokenizer, silence, end)
     chosen = as_topology(topology) if topology is not None else None
     found = examples = 0
-    with _progress("examples", None) as advance:
+    with progress_bar("examples") as advance:
 
         def count(done: int) -> None:
             nonlocal examples
@@ -189,7 +188,10 @@ def check(
         for finding in check_file(file, tokens, chosen, on_progress=count):
             found += 1
             if found <= most:
-                typer.echo(encoder.dumps(finding.to_json(), ensure_ascii=False) if json else str(finding))
+                if json:
+                    print_json(finding.to_json())
+                else:
+                    typer.echo(str(finding))
     note = "" if tokens is not None else "; ids were not checked, for there is no tokenizer"
     more = f", {found - most:,} of them not shown" if found > most else ""
     summary = {"file": str(file), "examples": examples, "faults": found, "ids_checked": tokens is not None}
@@ -223,7 +225,7 @@ def show(
     tokens = _tokenizer_for(file, tokenizer, silence, end)
     if json:
         text = {lane.stream: tokens.decode(lane.ids) for lane in table.lanes} if tokens is not None else {}
-        typer.echo(encoder.dumps({**table.to_json(), "text": text}, ensure_ascii=False))
+        print_json({**table.to_json(), "text": text})
         return
     console = Console()
     # Not through rich: the grid has its colours, and is as wide as the screen already.
@@ -263,7 +265,7 @@ def convert(
 
     tokens = _tokenizer_for(file, tokenizer, silence, end)
     tables = _tables_of(file, layout, tokens, _names(streams), _names(inputs), silence_id, arrival, seed)
-    with _progress("examples", None) as advance:
+    with progress_bar("examples") as advance:
         count = write_tables(out, tables, on_progress=advance)
     _say({"file": str(out), "examples": count}, json, f"{count:,} examples in {out}")
 
@@ -278,7 +280,7 @@ def _tables_of(
     arrival: str,
     seed: int,
 ) -> Iterator[RowTable]:
-    from braid.data.build import SCORES
+    from braid.data.build import SCORES, laid_out
     from braid.data.chat_files import read_chats
     from braid.data.readers import read_grids, read_npz, read_stream_data
     from braid.data.scores import read_scores
@@ -296,9 +298,8 @@ def _tables_of(
         case "scores" | "chats":
             if tokenizer is None:
                 raise DataError(f"{layout} are text; name the tokenizer of the model with --tokenizer")
-            return _laid_out(
-                read_scores(file) if layout == "scores" else read_chats(file), tokenizer, arrival, seed
-            )
+            scores = read_scores(file) if layout == "scores" else read_chats(file)
+            return laid_out(scores, tokenizer, arrival, series=str(seed))
         case "stream-data":
             return read_stream_data(file, inputs, tokenizer=tokenizer, silence_id=silence)
         case "grid" | "npz":
@@ -311,17 +312,6 @@ def _tables_of(
             )
         case _:
             raise DataError(f"--from {layout}: known are rows, scores, chats, grid, npz and stream-data")
-
-
-def _laid_out(scores: Any, tokenizer: DataTokenizer, arrival: str, seed: int) -> Iterator[RowTable]:
-    import random
-
-    from braid.data.build import arrival_of
-    from braid.data.layout import lay_out
-
-    for score in scores:
-        rng = random.Random(f"{seed}/{score.id}/arrival")
-        yield lay_out(score, tokenizer, arrival_of(arrival, rng), rng)
 
 
 # ---- options
@@ -392,21 +382,7 @@ def _beside(manifest: dict[str, Any]) -> str:
 
 
 def _say(data: dict[str, Any], as_json: bool, text: str) -> None:
-    import json
-
     if as_json:
-        typer.echo(json.dumps(data, ensure_ascii=False))
+        print_json(data)
     else:
         typer.secho(text, dim=True, err=True)
-
-
-@contextmanager
-def _progress(what: str, total: int | None) -> Generator[Callable[[int], None]]:
-    """A progress bar on standard error, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda done: progress.update(task, completed=done)

@@ -73,9 +73,8 @@ def stdin_reader() -> Callable[[], bytes]:
     try:
         descriptor = sys.stdin.fileno()
     except (OSError, ValueError):  # it was replaced by something that is no file
-        return partial(
-            _read_replaced, sys.stdin.buffer
-        )  # as it is now: a thread may read after it was put back
+        # The stream as it is now: a thread may read after it was put back.
+        return partial(_read_replaced, sys.stdin.buffer)
     # Below Python's buffer: a thread that waits in there could keep the process from ending.
     return lambda: os.read(descriptor, 65536)
 

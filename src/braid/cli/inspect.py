@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from braid.cli.report import JsonOption
+from braid.cli.report import JsonOption, print_json
 
 if TYPE_CHECKING:
     from braid.streams.metrics import Metrics
@@ -78,7 +78,6 @@ def _print_grid(transcript: Transcript, metrics: Metrics) -> None:
 
 
 def _print_json(transcript: Transcript, metrics: Metrics) -> None:
-    import json
     from dataclasses import asdict
 
     data: dict[str, Any] = {
@@ -89,4 +88,4 @@ def _print_json(transcript: Transcript, metrics: Metrics) -> None:
         **asdict(metrics),
         "tnft": metrics.tnft,
     }
-    typer.echo(json.dumps(data, ensure_ascii=False))
+    print_json(data)

@@ -1,14 +1,16 @@
-"""The one place where an error becomes a message and an exit code."""
+"""What programs are told: errors with their exit codes, and JSON where it is asked for."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from braid.errors import BraidError
 
-__all__ = ["INTERRUPTED", "JsonOption", "report"]
+__all__ = ["INTERRUPTED", "JsonOption", "print_json", "report"]
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -25,6 +27,11 @@ JsonOption = Annotated[
     bool, typer.Option("--json", callback=_remember, help="Print JSON for programs, one object a line.")
 ]
 """The `--json` option of every command that has one."""
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """Print an object on a line of its own."""
+    typer.echo(json.dumps(data, ensure_ascii=False))
 
 
 def report(error: BraidError, ctx: Any) -> int:

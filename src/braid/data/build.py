@@ -11,8 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,16 @@ from braid.data.tokens import DataTokenizer, train_tokenizer
 from braid.errors import DataError
 from braid.streams.strict import hint
 
-__all__ = ["ARRIVAL_MIX", "SCORES", "Manifest", "arrival_of", "build", "fit_tokenizer", "manifest_path"]
+__all__ = [
+    "ARRIVAL_MIX",
+    "SCORES",
+    "Manifest",
+    "arrival_of",
+    "build",
+    "fit_tokenizer",
+    "laid_out",
+    "manifest_path",
+]
 
 SCORES = ".scores.jsonl"
 """Ending of files of scores, which need no tokenizer and no arrival."""
@@ -131,8 +139,9 @@ def build(
         manifest.count = write_scores(out, scores, on_progress=on_progress)
     else:
         manifest.tokenizer = tokenizer.fingerprint
-        tables = _laid_out(scores, tokenizer, manifest, arrival, weights)
-        manifest.count = write_tables(out, tables, on_progress=on_progress)
+        series = f"{wish.seed}/{builder}"
+        tables = laid_out(scores, tokenizer, arrival, series=series, weights=weights)
+        manifest.count = write_tables(out, _measured(tables, manifest), on_progress=on_progress)
     manifest.sha256 = sha256_of(out)
     write_text(manifest_path(out), json.dumps(manifest.to_json(), indent=2, ensure_ascii=False) + "\n")
     return manifest
@@ -158,6 +167,28 @@ def fit_tokenizer(
 def arrival_of(name: str, rng: random.Random) -> Arrival:
     """The way of arriving of one example: drawn, or the one that is named."""
     return draw_arrival(rng) if name == ARRIVAL_MIX else ARRIVALS[name]
+
+
+def laid_out(
+    scores: Iterable[Score],
+    tokenizer: DataTokenizer,
+    arrival: str,
+    *,
+    series: str,
+    weights: Mapping[str, float] | None = None,
+) -> Iterator[RowTable]:
+    """Scores in rows, each with its own way of arriving.
+
+    Args:
+        scores: What is said.
+        tokenizer: Of the model.
+        arrival: `mixed`, or one way for all.
+        series: Names the series that they belong to: the same name and id draw the same way.
+        weights: Of the loss, by stream.
+    """
+    for score in scores:
+        rng = random.Random(f"{series}/{score.id}/arrival")
+        yield lay_out(score, tokenizer, arrival_of(arrival, rng), rng, weights)
 
 
 def _require_arrival(name: str) -> None:
@@ -188,23 +219,10 @@ def _kept(found: Iterator[Score | Verdict], manifest: Manifest, *, is_strict: bo
         yield score
 
 
-def _laid_out(
-    scores: Iterator[Score],
-    tokenizer: DataTokenizer,
-    manifest: Manifest,
-    arrival: str,
-    weights: Mapping[str, float] | None,
-) -> Iterator[RowTable]:
-    totals: Counter[str] = Counter()
-    for score in scores:
-        rng = random.Random(f"{manifest.seed}/{manifest.builder}/{score.id}/arrival")
-        table = lay_out(score, tokenizer, arrival_of(arrival, rng), rng, weights)
-        totals.update(
-            rows=table.num_rows, tokens=table.num_tokens, asked=sum(lane.num_asked for lane in table.lanes)
-        )
-        manifest.num_rows, manifest.num_tokens, manifest.num_asked = (
-            totals["rows"],
-            totals["tokens"],
-            totals["asked"],
-        )
+def _measured(tables: Iterator[RowTable], manifest: Manifest) -> Iterator[RowTable]:
+    """The tables, their sizes added to the manifest as they pass."""
+    for table in tables:
+        manifest.num_rows += table.num_rows
+        manifest.num_tokens += table.num_tokens
+        manifest.num_asked += sum(lane.num_asked for lane in table.lanes)
         yield table

@@ -1,21 +1,15 @@
-"""Files that are written whole or not at all.
-
-What is written goes into a draft beside the file, and takes the file's name when it is complete: a full disk, an
-interrupt or a killed process never leaves half a file under that name.
-"""
+"""Files of training data: written whole or not at all, and known by their hash."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
-import secrets
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from braid.errors import DataError
+from braid.streams.whole_file import whole_file
 
 __all__ = ["drafted", "sha256_of", "write_text"]
 
@@ -33,21 +27,13 @@ def drafted(path: str | Path) -> Generator[BinaryIO]:
     path = Path(path)
     if path.is_dir():
         raise DataError(f"cannot write {path}: it is a folder; name a file in it")
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with draft.open("xb") as file:
+        with whole_file(path) as file:
             yield file
-            if not file.closed:
-                file.flush()
-                os.fsync(file.fileno())
-        draft.replace(path)
     except OSError as error:
         raise DataError(
             f"cannot write {path}: {error.strerror or error}; what was there is untouched"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):  # also after Ctrl-C; once renamed there is none
-            draft.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> None:

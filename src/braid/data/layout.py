@@ -14,7 +14,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from braid.data.row_table import Lane, RowTable
+from braid.data.row_table import Lane, RowTable, ranges_of
 from braid.data.score import Part, Score
 from braid.data.tokens import DataTokenizer
 from braid.errors import DataError
@@ -73,11 +73,10 @@ class _Player:
     rows: list[int] = field(default_factory=list[int])
     ids: list[int] = field(default_factory=list[int])
     segment: int = 0
+    """Segments that are complete, its end among them."""
     within: int = 0
-    asked: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    begins: int | None = None
-    done_at: list[int] = field(default_factory=list[int])
-    """Row in which each segment was complete."""
+    asked: list[int] = field(default_factory=list[int])
+    """Rows in which it is asked."""
 
     @property
     def is_done(self) -> bool:
@@ -90,13 +89,6 @@ class _Player:
         self.within += 1
         if self.within == len(tokens):
             self.segment, self.within = self.segment + 1, 0
-            self.done_at.append(t)
-
-    def ask(self, t: int) -> None:
-        if self.asked and self.asked[-1][1] == t:
-            self.asked[-1] = (self.asked[-1][0], t + 1)
-        else:
-            self.asked.append((t, t + 1))
 
 
 def lay_out(
@@ -127,8 +119,8 @@ def lay_out(
     outputs = [p for p in players.values() if p.part.direction == "output"]
     due, burst, t = 0, 0, 0
     while not all(p.is_done for p in players.values()):
-        ready = [p for p in outputs if _is_ready(p, players, t, arrival.wait_k)]
-        waiting = [p for p in inputs if _may_enter(p, players, t)]
+        ready = [p for p in outputs if _is_ready(p, players, t)]
+        waiting = [p for p in inputs if _may_enter(p, players)]
         if burst and not waiting:
             burst = 0
         if not burst and waiting and not ready and arrival.bursts and rng.random() < arrival.bursts:
@@ -148,13 +140,15 @@ def lay_out(
             due = t + (rng.randint(1, 12) if rng.random() < arrival.jitter else arrival.gap)
         for player in speaking:
             player.say(t)
-        is_last = burst == 0 or not any(_may_enter(p, players, t + 1) for p in inputs)
-        for player in outputs:
-            _ask(player, players, t, arrival.wait_k, is_asked=is_last or not entering)
+        is_last = burst == 0 or not any(_may_enter(p, players) for p in inputs)
+        if is_last or not entering:
+            for player in outputs:
+                if _is_awake(player, players, arrival.wait_k):
+                    player.asked.append(t)
         t += 1
     weights = weights or {}
     lanes = tuple(
-        Lane(p.part.stream, p.rows, p.ids, tuple(p.asked), weights.get(p.part.stream, 1.0))
+        Lane(p.part.stream, p.rows, p.ids, ranges_of(p.asked), weights.get(p.part.stream, 1.0))
         if p.part.direction == "output"
         else Lane(p.part.stream, p.rows, p.ids, (), 0.0)
         for p in players.values()
@@ -169,44 +163,34 @@ def _tokens(part: Part, tokenizer: DataTokenizer) -> list[tuple[int, ...]]:
     return tokens
 
 
-def _is_past(player: _Player, players: Mapping[str, _Player], t: int) -> bool:
-    """Whether what the next segment needs stands in rows before `t`."""
+def _is_past(player: _Player, players: Mapping[str, _Player]) -> bool:
+    """Whether what the next segment needs has been said; before a row is made, that is in the rows before it."""
     if player.within or player.segment >= len(player.part.segments):
         return True
-    for stream, count in player.part.segments[player.segment].after.items():
-        done_at = players[stream].done_at
-        if len(done_at) < count or (count and done_at[count - 1] >= t):
-            return False
-    return True
+    after = player.part.segments[player.segment].after
+    return all(players[stream].segment >= count for stream, count in after.items())
 
 
-def _may_enter(player: _Player, players: Mapping[str, _Player], t: int) -> bool:
-    return not player.is_done and _is_past(player, players, t)
+def _may_enter(player: _Player, players: Mapping[str, _Player]) -> bool:
+    return not player.is_done and _is_past(player, players)
 
 
-def _is_ready(player: _Player, players: Mapping[str, _Player], t: int, wait_k: int) -> bool:
+def _is_ready(player: _Player, players: Mapping[str, _Player], t: int) -> bool:
     """Whether it speaks in row `t`: it was asked in the row before, and what it says could be known there."""
-    if player.is_done or not player.asked or player.asked[-1][1] != t:
+    if player.is_done or not player.asked or player.asked[-1] != t - 1:
         return False
-    if player.segment >= len(
-        player.part.segments
-    ):  # only its end is left, which waits for the inputs' last words
-        return all(
-            len(players[s].done_at) >= len(players[s].part.segments) for s in player.part.reads
-        ) and all(players[s].done_at[len(players[s].part.segments) - 1] < t for s in player.part.reads)
-    return _is_past(player, players, t)
+    if player.segment >= len(player.part.segments):
+        # Only its end is left, which waits for the inputs' last words.
+        return all(players[s].segment >= len(players[s].part.segments) for s in player.part.reads)
+    return _is_past(player, players)
 
 
-def _ask(player: _Player, players: Mapping[str, _Player], t: int, wait_k: int, *, is_asked: bool) -> None:
-    if player.is_done or not is_asked:
-        return
-    if player.begins is None:
-        read = sum(len(players[s].ids) for s in player.part.reads)
-        whole = all(players[s].is_done for s in player.part.reads)
-        if read < wait_k and not whole:
-            return
-        player.begins = t
-    player.ask(t)
+def _is_awake(player: _Player, players: Mapping[str, _Player], wait_k: int) -> bool:
+    """Whether it is to be asked: it has begun, or enough of its input has been read, and it has not ended."""
+    if player.is_done or player.asked:
+        return not player.is_done
+    read = [players[stream] for stream in player.part.reads]
+    return sum(len(each.ids) for each in read) >= wait_k or all(each.is_done for each in read)
 
 
 def serialise(

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from braid.data.row_table import Lane, RowTable
-from braid.data.tables import json_lines
+from braid.data.row_table import Lane, RowTable, ranges_of
+from braid.data.tables import json_lines, read_records
 from braid.data.tokens import DataTokenizer
 from braid.errors import DataCorruptError, DataError
 
@@ -177,18 +177,8 @@ def _squeezed(
         rows, ids = [row for row, _ in own], [token for _, token in own]
         # Where an empty row between a question and its answer is squeezed out, the row before it asks.
         asked_rows = set(asked) | {row - 1 for row in rows if row and times[row] - 1 in asked_of.get(h, ())}
-        lanes.append(Lane(stream, rows, ids, _ranges(asked_rows), 1.0 if h in asked_of else 0.0))
+        lanes.append(Lane(stream, rows, ids, ranges_of(asked_rows), 1.0 if h in asked_of else 0.0))
     return RowTable(name, len(times), tuple(lanes), {})
-
-
-def _ranges(rows: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    ranges: list[tuple[int, int]] = []
-    for row in sorted(rows):
-        if ranges and ranges[-1][1] == row:
-            ranges[-1] = (ranges[-1][0], row + 1)
-        else:
-            ranges.append((row, row + 1))
-    return tuple(ranges)
 
 
 def read_stream_data(
@@ -213,7 +203,7 @@ def read_stream_data(
         DataCorruptError: A record is no such grid.
         DataError: The file cannot be read, or text was found and there is no tokenizer.
     """
-    for place, record in _records(Path(path)):
+    for place, record in read_records(path):
         columns = {
             re.sub(r"\W+", "_", key.strip().lower()): cast("list[Any]", value)
             for key, value in record.items()
@@ -228,23 +218,6 @@ def read_stream_data(
             _tokenized(columns, tokenizer) if is_text and tokenizer else _without(columns, silence_id)
         )
         yield grid_table(grid, str(record.get("id") or f"{Path(path).stem}-{place}"), inputs)
-
-
-def _records(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    if path.suffix == ".parquet":
-        from braid.data.tables import raw_parquet
-
-        for place, record in enumerate(raw_parquet(path), start=1):
-            yield place, record
-        return
-    for line, text in json_lines(path):
-        try:
-            record = json.loads(text)
-        except ValueError as error:
-            raise DataCorruptError(f"{path}, line {line}: this is no JSON: {error}") from None
-        if not isinstance(record, Mapping):
-            raise DataCorruptError(f"{path}, line {line}: a record is an object")
-        yield line, cast("Mapping[str, Any]", record)
 
 
 def _without(columns: Mapping[str, Sequence[Any]], silence_id: int | None) -> Grid:

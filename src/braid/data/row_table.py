@@ -14,11 +14,11 @@ label. Rows of a burst are not asked, nor is a stream that has not begun or has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Lane", "RowTable"]
+__all__ = ["Lane", "RowTable", "ranges_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,11 @@ class Lane:
     ids: Sequence[int]
     asked: Sequence[tuple[int, int]] = ()
     weight: float = 1.0
+
+    @property
+    def asked_rows(self) -> set[int]:
+        """The rows in which it is asked."""
+        return {row for start, stop in self.asked for row in range(start, stop)}
 
     @property
     def num_asked(self) -> int:
@@ -102,3 +107,18 @@ class RowTable:
             for lane in data["lanes"]
         )
         return cls(data["id"], data["num_rows"], lanes, data.get("meta") or {})
+
+
+def ranges_of(rows: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Rows as half-open ranges.
+
+    >>> ranges_of([7, 2, 3, 4])
+    ((2, 5), (7, 8))
+    """
+    ranges: list[tuple[int, int]] = []
+    for row in sorted(rows):
+        if ranges and ranges[-1][1] == row:
+            ranges[-1] = (ranges[-1][0], row + 1)
+        else:
+            ranges.append((row, row + 1))
+    return tuple(ranges)

@@ -174,7 +174,7 @@ def _unasked(lane: Lane, *, is_input: bool) -> Iterator[Broken]:
     """Tokens that nobody asked for, but those that are forced from the first row on."""
     if is_input:
         return
-    asked = {row for start, stop in lane.asked for row in range(start, stop)}
+    asked = lane.asked_rows
     told = 0
     for place, row in enumerate(lane.rows):
         is_forced = row == place and (not lane.asked or lane.asked[0][0] >= row)

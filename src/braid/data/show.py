@@ -45,7 +45,7 @@ def to_transcript(table: RowTable, tokenizer: DataTokenizer | None = None) -> Tr
     }
     cells: dict[int, dict[str, Cell]] = {}
     for lane in table.lanes:
-        asked = {row for start, stop in lane.asked for row in range(start, stop)}
+        asked = lane.asked_rows
         for row, token in zip(lane.rows, lane.ids, strict=True):
             is_forced = bool(lane.asked) and row - 1 not in asked
             cells.setdefault(row, {})[lane.stream] = Cell(token, text_of(token, tokenizer), is_forced)

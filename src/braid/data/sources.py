@@ -8,13 +8,14 @@ chats · grid · isolation                         from a file
 from __future__ import annotations
 
 import csv
-import json
+import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from braid.data import tables
 from braid.data.builders.audit import FAULTS, UNSEEN_FAULTS, audit_score
 from braid.data.builders.chats import chat_score
 from braid.data.builders.grids import grid_score
@@ -26,8 +27,7 @@ from braid.data.causality import Judge, Verdict
 from braid.data.chat_files import read_chats
 from braid.data.score import Score
 from braid.data.stories.story import SPLITS, tell
-from braid.data.tables import json_lines
-from braid.errors import DataCorruptError, DataError
+from braid.errors import DataError
 from braid.streams.strict import hint
 
 __all__ = ["BUILDERS", "Builder", "Wish", "find_builder", "read_records"]
@@ -102,30 +102,20 @@ def find_builder(name: str) -> Builder:
 
 
 def read_records(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The records of a table: JSON lines, CSV with a header, or Parquet, by the ending of the name.
+    """The records of a table: CSV with a header, Parquet, or else JSON lines, by the ending of the name.
 
     Raises:
         DataCorruptError: A line is no record.
         DataError: The file cannot be read.
     """
-    if path.suffix == ".parquet":
-        from braid.data.tables import raw_parquet
-
-        yield from raw_parquet(path)
-    elif path.suffix == ".csv":
+    if path.suffix == ".csv":
         try:
             with path.open(encoding="utf-8", newline="") as file:
                 yield from csv.DictReader(file)
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise DataError(f"cannot read {path}: {error}") from error
     else:
-        for line, text in json_lines(path):
-            try:
-                record = json.loads(text)
-            except ValueError as error:
-                raise DataCorruptError(f"{path}, line {line}: this is no JSON: {error}") from None
-            if not isinstance(record, dict):
-                raise DataCorruptError(f"{path}, line {line}: a record is an object")
+        for _, record in tables.read_records(path):
             yield record
 
 
@@ -133,7 +123,7 @@ def read_records(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _stories(wish: Wish) -> Iterator[Score]:
-    for index in _counting():
+    for index in itertools.count():
         yield solve_score(
             tell(wish.seed, index, _story_split(wish.split)), f"stories-{wish.split}-{wish.seed}-{index}"
         )
@@ -141,14 +131,14 @@ def _stories(wish: Wish) -> Iterator[Score]:
 
 def _audits(wish: Wish) -> Iterator[Score]:
     kinds = UNSEEN_FAULTS if wish.split == "faults" else FAULTS
-    for index in _counting():
+    for index in itertools.count():
         rng = random.Random(f"{wish.seed}/audit/{wish.split}/{index}")
         story = tell(wish.seed, index, _story_split(wish.split))
         yield audit_score(story, f"audit-{wish.split}-{wish.seed}-{index}", rng, kinds)
 
 
 def _outside(wish: Wish) -> Iterator[Score]:
-    for index in _counting():
+    for index in itertools.count():
         yield outside_score(random.Random(f"{wish.seed}/outside/{index}"), f"outside-{wish.seed}-{index}")
 
 
@@ -172,13 +162,6 @@ def _reasoning(source: str) -> Callable[[Wish], Iterator[Verdict]]:
 
 def _story_split(split: str) -> Any:
     return "train" if split == "faults" else split
-
-
-def _counting() -> Iterable[int]:
-    index = 0
-    while True:
-        yield index
-        index += 1
 
 
 # ---- from a file

@@ -24,6 +24,7 @@ __all__ = [
     "json_lines",
     "raw_parquet",
     "raw_tables",
+    "read_records",
     "read_tables",
     "to_line",
     "write_tables",
@@ -91,6 +92,26 @@ def raw_tables(path: str | Path) -> Iterator[tuple[int, object]]:
         for place, data in enumerate(raw_parquet(Path(path)), start=1):
             yield place, _with_meta(data, Path(path))
         return
+    yield from _json_values(path)
+
+
+def read_records(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Line and record of any table of JSON lines or, where the name ends so, of Parquet; there, its place from 1.
+
+    Raises:
+        DataCorruptError: A line is no record.
+        DataError: The file cannot be read.
+    """
+    if Path(path).suffix == ".parquet":
+        yield from enumerate(raw_parquet(Path(path)), start=1)
+        return
+    for line, record in _json_values(path):
+        if not isinstance(record, Mapping):
+            raise DataCorruptError(f"{path}, line {line}: a record is an object")
+        yield line, cast("Mapping[str, Any]", record)
+
+
+def _json_values(path: str | Path) -> Iterator[tuple[int, object]]:
     for line, text in json_lines(path):
         try:
             yield line, json.loads(text)

@@ -6,10 +6,7 @@ torn line is no JSON, because every line is an object and no shorter part of an 
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +14,7 @@ from typing import Any, cast
 
 from braid.errors import TranscriptCorruptError, TranscriptError, TranscriptVersionError
 from braid.streams.entries import Entry, entry_from_json
+from braid.streams.whole_file import whole_file
 
 __all__ = ["FORMAT", "VERSION", "Lines", "header_data", "read_lines", "to_line", "write_whole"]
 
@@ -67,16 +65,10 @@ def write_whole(path: Path, lines: Iterable[bytes]) -> None:
     Raises:
         TranscriptError: if it cannot be written; what was there is untouched.
     """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with part.open("xb") as file:
+        with whole_file(path) as file:
             file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
         raise TranscriptError(f"cannot write the transcript {path}: {error.strerror}") from error
 
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from braid.model.reads import Bools, Ints
 from braid.streams.patterns import Dense
 from braid.streams.topology import Topology
 from braid.train.queries import IGNORED, Queries
@@ -28,7 +28,6 @@ from braid.train.queries import IGNORED, Queries
 __all__ = ["Order", "Reading", "pack"]
 
 Order = Literal["interleaved", "sequential"]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Reading:
     """
 
     streams: tuple[str, ...]
-    reads: npt.NDArray[np.bool_]
+    reads: Bools
     is_earlier: bool
     patterns: tuple[tuple[int, int, Any], ...] = ()
 
@@ -63,14 +62,11 @@ class Reading:
 
     def readers(self) -> list[tuple[Ints, Ints]]:
         """Streams that read alike, and what they read."""
-        groups: dict[tuple[int, ...], list[int]] = {}
+        sparse = {reader for reader, _, _ in self.patterns}
+        groups: dict[tuple[bytes, int | None], list[int]] = {}
         for h in range(len(self.streams)):
-            sparse = tuple(h + len(self.streams) for reader, _, _ in self.patterns if reader == h)[:1]
-            groups.setdefault((*np.flatnonzero(self.reads[h]).tolist(), *sparse), []).append(h)
-        return [
-            (np.array(members), np.array([each for each in read if each < len(self.streams)]))
-            for read, members in groups.items()
-        ]
+            groups.setdefault((self.reads[h].tobytes(), h if h in sparse else None), []).append(h)
+        return [(np.array(members), np.flatnonzero(self.reads[members[0]])) for members in groups.values()]
 
 
 def pack(examples: Sequence[Queries], reading: Reading, *, order: Order = "interleaved") -> dict[str, Any]:
@@ -85,41 +81,25 @@ def pack(examples: Sequence[Queries], reading: Reading, *, order: Order = "inter
         What `StreamNetwork.forward` takes: `ids`, `streams`, `rows` `[S]`; `plan`; and of the queries that are asked,
         `asked` `[n]` (where they are), `targets` and `weights` `[n]`.
     """
-    num_streams = len(reading.streams)
-    sorted_ = [
-        each[
-            np.argsort(
-                (each.rows * num_streams + each.streams)
-                if order == "interleaved"
-                else (each.streams * (1 << 32) + each.rows),
-                kind="stable",
-            )
-        ]
-        for each in examples
-    ]
-    lengths = [len(each) for each in sorted_]
-    documents = np.repeat(np.arange(len(sorted_)), lengths)
-    ids = np.concatenate([each.ids for each in sorted_])
-    streams = np.concatenate([each.streams for each in sorted_])
-    rows = np.concatenate([each.rows for each in sorted_])
-    kept = np.concatenate([each.kept for each in sorted_])
-    targets = np.concatenate([each.targets for each in sorted_])
-    weights = np.concatenate([each.weights for each in sorted_])
-    asked = np.flatnonzero(targets != IGNORED)
+    joined = Queries.joined(examples)
+    documents = np.repeat(np.arange(len(examples)), [len(each) for each in examples])
+    first, second = (joined.rows, joined.streams) if order == "interleaved" else (joined.streams, joined.rows)
+    queries = joined[np.lexsort((second, first, documents))]
+    asked = np.flatnonzero(queries.targets != IGNORED)
     return {
-        "ids": torch.from_numpy(ids),
-        "streams": torch.from_numpy(streams),
-        "rows": torch.from_numpy(rows),
-        "plan": _plan(documents, streams, rows, kept, reading, len(sorted_)),
+        "ids": torch.from_numpy(queries.ids),
+        "streams": torch.from_numpy(queries.streams),
+        "rows": torch.from_numpy(queries.rows),
+        "plan": _plan(queries, documents, reading, len(examples)),
         "asked": torch.from_numpy(asked),
-        "targets": torch.from_numpy(targets[asked]),
-        "weights": torch.from_numpy(weights[asked]),
+        "targets": torch.from_numpy(queries.targets[asked]),
+        "weights": torch.from_numpy(queries.weights[asked]),
     }
 
 
-def _plan(
-    documents: Ints, streams: Ints, rows: Ints, kept: npt.NDArray[np.bool_], reading: Reading, count: int
-) -> dict[str, Any]:
+def _plan(packed: Queries, documents: Ints, reading: Reading, count: int) -> dict[str, Any]:
+    """Who reads whom; `documents` says which example each query belongs to, and rises."""
+    streams, rows = packed.streams, packed.rows
     readers: list[dict[str, torch.Tensor]] = []
     order: list[Ints] = []
     num_streams = len(reading.streams)
@@ -128,8 +108,7 @@ def _plan(
         queries = np.flatnonzero(np.isin(streams, members))
         if not len(queries):
             continue
-        queries = queries[np.argsort(documents[queries], kind="stable")]
-        keys = np.flatnonzero(kept & np.isin(streams, read))
+        keys = np.flatnonzero(packed.kept & np.isin(streams, read))
         codes = (documents[keys] * reach + rows[keys]) * num_streams + streams[keys]
         sorting = np.argsort(codes, kind="stable")
         keys, codes = keys[sorting], codes[sorting]
@@ -157,7 +136,7 @@ def _plan(
     return {"readers": readers, "inverse": torch.from_numpy(inverse), "rows": torch.from_numpy(rows)}
 
 
-def _padded(items: Ints, documents: Ints, count: int) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def _padded(items: Ints, documents: Ints, count: int) -> tuple[Ints, Bools]:
     """Items by document, `[documents, longest]`, and where they are; documents rise."""
     lengths = np.bincount(documents, minlength=count)
     longest = max(1, int(lengths.max(initial=0)))
@@ -169,9 +148,9 @@ def _padded(items: Ints, documents: Ints, count: int) -> tuple[Ints, npt.NDArray
 
 def _hidden_by_patterns(
     reading: Reading, members: Ints, streams: Ints, rows: Ints, queries: Ints, keys: Ints
-) -> npt.NDArray[np.bool_] | None:
+) -> Bools | None:
     """What patterns hide, `[documents, queries, keys]`; None where all is dense."""
-    hidden: npt.NDArray[np.bool_] | None = None
+    hidden: Bools | None = None
     for reader, read, pattern in reading.patterns:
         if reader not in members:
             continue

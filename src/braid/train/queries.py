@@ -11,16 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from braid.data.row_table import RowTable
+from braid.model.reads import Bools, Ints
 
 __all__ = ["IGNORED", "Queries", "Weighing", "queries_of"]
 
 IGNORED = -100
 """The label of a query that is not asked."""
 
-Ints = npt.NDArray[np.int64]
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +53,20 @@ class Queries:
     ids: Ints
     streams: Ints
     rows: Ints
-    kept: npt.NDArray[np.bool_]
+    kept: Bools
     targets: Ints
-    weights: npt.NDArray[np.float32]
+    weights: Floats
+
+    @classmethod
+    def joined(cls, parts: Sequence[Queries]) -> Queries:
+        """Several, one after another."""
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, order: Ints) -> Queries:
-        return Queries(
-            self.ids[order],
-            self.streams[order],
-            self.rows[order],
-            self.kept[order],
-            self.targets[order],
-            self.weights[order],
-        )
+        return Queries(*(getattr(self, name)[order] for name in self.__slots__))
 
 
 def queries_of(
@@ -89,7 +88,7 @@ def queries_of(
     Raises:
         KeyError: The model has no such stream.
     """
-    parts: list[tuple[Ints, int, Ints, bool, Ints, npt.NDArray[np.float32]]] = []
+    parts: list[Queries] = []
     place = {name: index for index, name in enumerate(streams)}
     for lane in table.lanes:
         rows, ids = np.asarray(lane.rows, np.int64), np.asarray(lane.ids, np.int64)
@@ -102,9 +101,8 @@ def queries_of(
         is_said = np.zeros(table.num_rows, bool)
         is_said[rows] = True
         targets = np.where(is_asked[rows], said[rows + 1], IGNORED)
-        parts.append(
-            (ids, place[lane.stream], rows, True, targets, _weights(targets, silence_id, factor, weighing))
-        )
+        stream, weights = place[lane.stream], _weights(targets, silence_id, factor, weighing)
+        parts.append(_queries(ids, stream, rows, True, targets, weights))
         probes = np.flatnonzero(is_asked & ~is_said)
         if len(probes):
             answers = said[probes + 1]
@@ -115,17 +113,15 @@ def queries_of(
                 weights = np.where(is_silent, weights / np.float32(weighing.probe_share), weights)
                 probes, answers, weights = probes[chosen], answers[chosen], weights[chosen]
             silence = np.full(len(probes), silence_id, np.int64)
-            parts.append((silence, place[lane.stream], probes, False, answers, weights))
-    return Queries(
-        np.concatenate([part[0] for part in parts]),
-        np.concatenate([np.full(len(part[0]), part[1], np.int64) for part in parts]),
-        np.concatenate([part[2] for part in parts]),
-        np.concatenate([np.full(len(part[0]), part[3]) for part in parts]),
-        np.concatenate([part[4] for part in parts]),
-        np.concatenate([part[5] for part in parts]).astype(np.float32),
-    )
+            parts.append(_queries(silence, stream, probes, False, answers, weights))
+    return Queries.joined(parts)
 
 
-def _weights(targets: Ints, silence_id: int, factor: float, weighing: Weighing) -> npt.NDArray[np.float32]:
+def _queries(ids: Ints, stream: int, rows: Ints, kept: bool, targets: Ints, weights: Floats) -> Queries:
+    """Queries of one stream, either tokens or probes."""
+    return Queries(ids, np.full(len(ids), stream), rows, np.full(len(ids), kept), targets, weights)
+
+
+def _weights(targets: Ints, silence_id: int, factor: float, weighing: Weighing) -> Floats:
     weights = np.where(targets == silence_id, factor * weighing.silence, factor)
     return np.where(targets == IGNORED, 0.0, weights).astype(np.float32)

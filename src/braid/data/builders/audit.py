@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from braid.data.score import Part, Score, Segment
-from braid.data.stories.story import Sentence, Story
+from braid.data.stories.story import LARGEST, OPERATIONS, Story
 
 __all__ = ["FAULTS", "UNSEEN_FAULTS", "Fault", "audit_score", "plant"]
 
@@ -108,7 +108,7 @@ def plant(story: Story, rng: random.Random, kinds: Sequence[str] = FAULTS) -> tu
         carried = _carry_on(right, values)
         if carried is None:  # what was written before leaves nothing sensible to go on with
             carried = right
-        wrong = _spoil(carried, rng, kinds, story.sentences, written) if place in marked else None
+        wrong = _spoil(carried, rng, kinds, written) if place in marked else None
         if wrong is None:
             written.append(carried)
         else:
@@ -119,58 +119,57 @@ def plant(story: Story, rng: random.Random, kinds: Sequence[str] = FAULTS) -> tu
     return written, faults
 
 
-def _carry_on(step: str, values: dict[str, str]) -> str | None:
+def _carry_on(step: str, values: Mapping[str, str]) -> str | None:
     """The step, worked out from what was written before; None where that has no whole result."""
     parsed = _STEP.fullmatch(step)
     if parsed is None:
-        return values.get(step[:-1], step[:-1]) + ";" if step[:-1] in values else step
-    sign, b = parsed[2], parsed[3]
-    a = values.get(parsed[1], parsed[1])
-    x, y = int(a), int(b)
-    if sign == "/" and (y == 0 or x % y):
-        return None
-    result = {"+": x + y, "-": x - y, "*": x * y, "/": x // max(1, y)}[sign]
-    return f"{a}{sign}{b}={result};" if 0 <= result <= 999 else None
+        return f"{values.get(step[:-1], step[:-1])};"
+    a, sign, b, _ = parsed.groups()
+    return _worked(values.get(a, a), sign, b)
 
 
 def _spoil(
-    step: str, rng: random.Random, kinds: Sequence[str], sentences: Sequence[Sentence], written: Sequence[str]
+    step: str, rng: random.Random, kinds: Sequence[str], written: Sequence[str]
 ) -> tuple[str, str] | None:
-    """A wrong form of a step, and the kind of fault."""
+    """A wrong form of a step, and the kind of fault; None where it has none."""
     parsed = _STEP.fullmatch(step)
     kind = rng.choice(
         [kind for kind in kinds if parsed is not None or kind in ("number", "swap", "extra zero")] or [""]
     )
     if parsed is None:
-        number = step[:-1]
-        wrong = _other_number(number, rng, kind)
-        return None if wrong is None else (f"{wrong};", kind)
-    a, sign, b, result = parsed.groups()
-    if kind == "result":
-        wrong = _other_number(result, rng, kind)
-        return None if wrong is None else (f"{a}{sign}{b}={wrong};", kind)
-    if kind == "operation":
-        other = rng.choice([each for each in "+-*" if each != sign])
-        value = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[other]
-        return (f"{a}{other}{b}={value};", kind) if 0 <= value <= 999 else None
-    if kind == "stale":
-        earlier = [_result(each) for each in written[:-1] if _result(each) != a]
-        if not earlier:
+        wrong = _other_number(step[:-1], rng, kind)
+        spoiled = None if wrong is None else f"{wrong};"
+    else:
+        spoiled = _spoiled(parsed.groups(), rng, kind, written)
+    return None if spoiled is None else (spoiled, kind)
+
+
+def _spoiled(parts: Sequence[str], rng: random.Random, kind: str, written: Sequence[str]) -> str | None:
+    """A wrong form of a step that works something out; None where it has none of that kind."""
+    a, sign, b, result = parts
+    match kind:
+        case "result":
+            wrong = _other_number(result, rng, kind)
+            return None if wrong is None else f"{a}{sign}{b}={wrong};"
+        case "operation":
+            return _worked(a, rng.choice([each for each in "+-*" if each != sign]), b)
+        case "stale":
+            earlier = [_result(each) for each in written[:-1] if _result(each) != a]
+            return _worked(rng.choice(earlier), sign, b) if earlier else None
+        case "number" | "swap" | "extra zero":
+            wrong = _other_number(b, rng, kind)
+            return None if wrong is None else _worked(a, sign, wrong)
+        case _:
             return None
-        wrong = rng.choice(earlier)
-        return _worked(wrong, sign, b, kind)
-    if kind in ("number", "swap", "extra zero"):
-        wrong = _other_number(b, rng, kind)
-        return None if wrong is None else _worked(a, sign, wrong, kind)
-    return None
 
 
-def _worked(a: str, sign: str, b: str, kind: str) -> tuple[str, str] | None:
+def _worked(a: str, sign: str, b: str) -> str | None:
+    """A step with its result; None where that is no whole number from 0 to 999."""
     x, y = int(a), int(b)
     if sign == "/" and (y == 0 or x % y):
         return None
-    value = {"+": x + y, "-": x - y, "*": x * y, "/": x // max(1, y)}[sign]
-    return (f"{a}{sign}{b}={value};", kind) if 0 <= value <= 999 else None
+    value = OPERATIONS[sign](x, y)
+    return f"{a}{sign}{b}={value};" if 0 <= value <= LARGEST else None
 
 
 def _other_number(number: str, rng: random.Random, kind: str) -> str | None:
@@ -180,7 +179,7 @@ def _other_number(number: str, rng: random.Random, kind: str) -> str | None:
     if kind == "extra zero":
         return f"{number}0" if len(number) < 3 and number != "0" else None
     value = int(number)
-    near = [value + d for d in (-10, -2, -1, 1, 2, 10) if 0 <= value + d <= 999]
+    near = [value + d for d in (-10, -2, -1, 1, 2, 10) if 0 <= value + d <= LARGEST]
     return str(rng.choice(near))
 
 

@@ -7,6 +7,7 @@ obeying it can be told from ignoring it: `meta` has `wanted` and `unwanted`.
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Iterator, Mapping
@@ -122,11 +123,9 @@ def task_of(record: Mapping[str, Any]) -> Task | None:
 
 def own_tasks(seed: int, start: int = 0) -> Iterator[Task]:
     """Tasks of our own, without end: questions about a short text that have one right answer."""
-    index = start
-    while True:
+    for index in itertools.count(start):
         rng = random.Random(f"{seed}/isolation/{index}")
         text = "".join(sentence.text for sentence in tell(seed, index).sentences[:-1])
-        index += 1
         tasks = _tasks_about(text)
         yield rng.choice(tasks)
 

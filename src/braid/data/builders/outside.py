@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from braid.data.score import Part, Score, Segment
+from braid.data.builders.solve import solving_score
+from braid.data.score import Score, Segment
 from braid.data.stories.lexicon import HE, PLACES, SHE, THINGS
 
 __all__ = ["REFUSAL", "outside_score"]
@@ -95,15 +96,7 @@ def outside_score(rng: random.Random, name: str) -> Score:
             name=rng.choice(SHE + HE),
         )
         user.append(Segment(f" {text}" if user else text))
-    reads = ("user",)
     # An end token is what tells that nothing more comes: a sentence alone may be the first of a story.
     output = Segment(REFUSAL, {"user": len(user) + 1})
-    return Score(
-        name,
-        (
-            Part("user", "input", tuple(user)),
-            Part("thought", "output", (), reads=reads),
-            Part("output", "output", (output,), reads=reads),
-        ),
-        {"answer": REFUSAL, "split": "outside", "structure": "outside", "num_steps": 0},
-    )
+    meta = {"answer": REFUSAL, "split": "outside", "structure": "outside", "num_steps": 0}
+    return solving_score(name, user, (), output, meta)

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from braid.data.arithmetic import equations
+from braid.data.builders.solve import solving_score
 from braid.data.causality import Verdict, validate
-from braid.data.score import Part, Score, Segment
+from braid.data.score import Score, Segment
 from braid.data.sentences import split_sentences
 from braid.errors import DataError
 
@@ -224,7 +225,6 @@ def _first_with(user: Sequence[str], text: str, after: int = 0) -> int:
 def _score(
     name: str, item: Mapping[str, Any], user: Sequence[str], thought: Sequence[Segment], answer: str
 ) -> Score:
-    reads = ("user",)
     output = Segment(answer, {"user": len(user), **({"thought": len(thought)} if thought else {})})
     meta = item["metadata"]
     kept = {
@@ -233,15 +233,7 @@ def _score(
         "index": meta["source_index"],
         "num_steps": len(thought),
     }
-    return Score(
-        name,
-        (
-            Part("user", "input", tuple(map(Segment, user))),
-            Part("thought", "output", tuple(thought), reads=reads),
-            Part("output", "output", (output,), reads=reads),
-        ),
-        kept,
-    )
+    return solving_score(name, [Segment(text) for text in user], thought, output, kept)
 
 
 _MAKERS = {

@@ -23,14 +23,35 @@ from typing import Literal, get_args
 from braid.data.stories.lexicon import HE, PLACES, SHE, THINGS, spell
 from braid.data.stories.wordings import HELD_OUT, WORDINGS
 
-__all__ = ["SPLITS", "Sentence", "Split", "Story", "is_held_out_pair", "is_held_out_structure", "tell"]
+__all__ = [
+    "LARGEST",
+    "OPERATIONS",
+    "SPLITS",
+    "Sentence",
+    "Split",
+    "Story",
+    "is_held_out_pair",
+    "is_held_out_structure",
+    "series",
+    "tell",
+]
 
 Split = Literal["train", "numbers", "structure", "wording"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 _PAIRS, _STRUCTURES = 8, 6
 """One of so many sums and structures is held out."""
-_LARGEST = 999
+LARGEST = 999
+"""No number is larger."""
+
+OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "+": int.__add__,
+    "-": int.__sub__,
+    "*": int.__mul__,
+    "/": int.__floordiv__,
+}
+"""What the signs of steps mean."""
+
 _SYLLABLES = [
     "ba",
     "ko",
@@ -62,12 +83,10 @@ class Sentence:
     Args:
         text: With the space before it, unless it is the first.
         steps: Of the thought.
-        kind: The operation that it tells; `question` for the last.
     """
 
     text: str
     steps: tuple[str, ...]
-    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +264,7 @@ class _Teller:
         return True
 
     def _work(self, kind: str, a: int, sign: str, n: int) -> bool:
-        result = _OPERATIONS[sign](a, n)
+        result = OPERATIONS[sign](a, n)
         if not self._may(a, sign, n, result):
             return False
         self.a = result
@@ -253,7 +272,7 @@ class _Teller:
         return True
 
     def _compare(self, kind: str, sign: str, n: int) -> bool:
-        result = _OPERATIONS[sign](self.a, n)
+        result = OPERATIONS[sign](self.a, n)
         if not self._may(self.a, sign, n, result):
             return False
         self.b = result
@@ -265,7 +284,7 @@ class _Teller:
             if self.split == "train":
                 return False
             self.is_new_pair = True
-        return 0 <= result <= _LARGEST
+        return 0 <= result <= LARGEST
 
     # ---- what is asked
 
@@ -328,7 +347,7 @@ class _Teller:
             **filled,
         )
         text = _agreeing(text[0].upper() + text[1:], name)
-        self.sentences.append(Sentence(text if is_first else f" {text}", tuple(steps or ()), wording))
+        self.sentences.append(Sentence(text if is_first else f" {text}", tuple(steps or ())))
 
     def _wording(self, kind: str) -> str:
         wordings = WORDINGS[kind]
@@ -346,13 +365,6 @@ class _Teller:
             return "a dozen"
         return spell(number) if self.rng.random() < 0.1 else str(number)
 
-
-_OPERATIONS: dict[str, Callable[[int, int], int]] = {
-    "+": int.__add__,
-    "-": int.__sub__,
-    "*": int.__mul__,
-    "/": int.__floordiv__,
-}
 
 _OF_THE_OTHER = {"more", "fewer", "twice", "half as many", "other", "ask total"}
 """Sentences in which the second person counts; in the others a friend comes by, whose things nobody counts."""

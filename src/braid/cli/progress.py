@@ -1,0 +1,29 @@
+"""A progress bar for what takes a while."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Protocol
+
+__all__ = ["Advance", "progress_bar"]
+
+
+class Advance(Protocol):
+    """Is told how much is done, and of how much where that is known by then."""
+
+    def __call__(self, done: int, total: int | None = None, /) -> None:
+        """Show it."""
+        ...
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None = None) -> Generator[Advance]:
+    """A progress bar on standard error, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda done, of=None, /: progress.update(task, completed=done, total=of)
