@@ -46,6 +46,9 @@
     ├── DataError                    training data that cannot be built, read or written
     │   ├── DataCorruptError
     │   └── JudgeError
+    ├── TrainingError                a training run that cannot begin or go on
+    │   ├── RecipeError
+    │   └── DivergedError
     └── UnsupportedByBackend
 
 Each class has an `exit_code` for the command line and a `code` for the wire; both are stable. A message says
@@ -66,6 +69,7 @@ __all__ = [
     "DataCorruptError",
     "DataError",
     "DirectionError",
+    "DivergedError",
     "DownloadError",
     "EmptyInputError",
     "EngineBusyError",
@@ -84,6 +88,7 @@ __all__ = [
     "PoolTooSmallError",
     "QueueFullError",
     "RateLimitError",
+    "RecipeError",
     "RegimeError",
     "SamplingError",
     "ServerError",
@@ -93,6 +98,7 @@ __all__ = [
     "TokenizerError",
     "TooLargeError",
     "TopologyError",
+    "TrainingError",
     "TranscriptCorruptError",
     "TranscriptError",
     "TranscriptVersionError",
@@ -455,6 +461,27 @@ class JudgeError(DataError):
 
     exit_code = 102
     code = "data.judge"
+
+
+class TrainingError(BraidError):
+    """A training run cannot begin, or cannot go on; what it has saved is intact."""
+
+    exit_code = 105
+    code = "training"
+
+
+class RecipeError(TrainingError, ValueError):
+    """A recipe cannot be read, or asks for what cannot be."""
+
+    exit_code = 106
+    code = "training.recipe"
+
+
+class DivergedError(TrainingError):
+    """The loss, or a weight, is not finite any more."""
+
+    exit_code = 107
+    code = "training.diverged"
 
 
 class UnsupportedByBackend(BraidError):

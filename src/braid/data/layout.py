@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from braid.data.row_table import Lane, RowTable, ranges_of
 from braid.data.score import Part, Score
-from braid.data.tokens import DataTokenizer
+from braid.data.tokens import THINK, THINK_END, DataTokenizer
 from braid.errors import DataError
 
 __all__ = ["ARRIVALS", "Arrival", "draw_arrival", "lay_out", "serialise"]
@@ -193,39 +193,37 @@ def _is_awake(player: _Player, players: Mapping[str, _Player], wait_k: int) -> b
     return sum(len(each.ids) for each in read) >= wait_k or all(each.is_done for each in read)
 
 
-def serialise(
-    score: Score,
-    tokenizer: DataTokenizer,
-    *,
-    streams: Sequence[str],
-    prompt: str,
-    stream: str = "text",
-    opening: str = "",
-    closing: str = "",
-) -> RowTable:
-    """The same example for an ordinary model that takes turns: the question, the thought, the answer, in one stream.
+def serialise(table: RowTable, tokenizer: DataTokenizer, stream: str = "text") -> RowTable:
+    """The same example for an ordinary model that takes turns, in one stream.
+
+    What was read comes first, an end token between one input and the next; then what is said. Outputs before the last
+    one are the thought:
+
+        question <think> thought </think> answer <end>
+        question <end> solution <end> audit <end>
 
     Args:
-        score: What is said.
+        table: An example in rows; only what is said in each stream counts.
         tokenizer: Of the model.
-        streams: What is said after the prompt, in this order; those before the last one are the thought.
-        prompt: The stream that is the question.
         stream: What the one stream is called.
-        opening, closing: Tokens around the thought.
 
     Returns:
         One lane, which is asked from the prompt's last token on.
     """
-    ids = list(tokenizer.encode(score.part(prompt).text))
-    start = len(ids)
-    *thoughts, last = streams
-    if opening:
-        ids.append(tokenizer.id_of(opening))
-        start += 1
-    for name in thoughts:
-        ids += tokenizer.encode(score.part(name).text)
-    if closing:
-        ids.append(tokenizer.id_of(closing))
-    ids += [*tokenizer.encode(score.part(last).text), tokenizer.end_id]
-    asked = ((start - 1, len(ids) - 1),)
-    return RowTable(score.id, len(ids), (Lane(stream, range(len(ids)), ids, asked),), score.meta)
+    inputs = [_without_end(lane.ids, tokenizer) for lane in table.lanes if not lane.asked]
+    outputs = [_without_end(lane.ids, tokenizer) for lane in table.lanes if lane.asked]
+    *thoughts, last = outputs or [[]]
+    prompt = [token for ids in inputs for token in (*ids, tokenizer.end_id)]
+    said = [*last, tokenizer.end_id]
+    if thoughts:
+        opening, closing = tokenizer.encode(THINK), tokenizer.encode(THINK_END)
+        prompt = [*prompt[:-1], *opening]
+        said = [*(token for ids in thoughts for token in ids), *closing, *said]
+    ids = [*prompt, *said]
+    return RowTable(
+        table.id, len(ids), (Lane(stream, range(len(ids)), ids, ((len(prompt) - 1, len(ids) - 1),)),), table.meta
+    )
+
+
+def _without_end(ids: Sequence[int], tokenizer: DataTokenizer) -> list[int]:
+    return list(ids[:-1] if ids and ids[-1] == tokenizer.end_id else ids)

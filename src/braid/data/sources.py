@@ -67,6 +67,7 @@ class Builder:
         make: Of a wish; yields scores or, from the causality validator, verdicts.
         source: Whether it reads a file: `no`, `may` or `must`.
         splits: That it has.
+        nth: One example of an endless series by its place, where it can be had without those before it.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Builder:
     make: Callable[[Wish], Iterator[Score | Verdict]]
     source: str = "no"
     splits: tuple[str, ...] = ("train",)
+    nth: Callable[[Wish, int], Score] | None = None
 
     def scores(self, wish: Wish) -> Iterator[Score | Verdict]:
         """The series.
@@ -122,24 +124,24 @@ def read_records(path: Path) -> Iterator[Mapping[str, Any]]:
 # ---- without end
 
 
-def _stories(wish: Wish) -> Iterator[Score]:
-    for index in itertools.count():
-        yield solve_score(
-            tell(wish.seed, index, _story_split(wish.split)), f"stories-{wish.split}-{wish.seed}-{index}"
-        )
+def _story(wish: Wish, index: int) -> Score:
+    story = tell(wish.seed, index, _story_split(wish.split))
+    return solve_score(story, f"stories-{wish.split}-{wish.seed}-{index}")
 
 
-def _audits(wish: Wish) -> Iterator[Score]:
+def _audit(wish: Wish, index: int) -> Score:
     kinds = UNSEEN_FAULTS if wish.split == "faults" else FAULTS
-    for index in itertools.count():
-        rng = random.Random(f"{wish.seed}/audit/{wish.split}/{index}")
-        story = tell(wish.seed, index, _story_split(wish.split))
-        yield audit_score(story, f"audit-{wish.split}-{wish.seed}-{index}", rng, kinds)
+    rng = random.Random(f"{wish.seed}/audit/{wish.split}/{index}")
+    story = tell(wish.seed, index, _story_split(wish.split))
+    return audit_score(story, f"audit-{wish.split}-{wish.seed}-{index}", rng, kinds)
 
 
-def _outside(wish: Wish) -> Iterator[Score]:
-    for index in itertools.count():
-        yield outside_score(random.Random(f"{wish.seed}/outside/{index}"), f"outside-{wish.seed}-{index}")
+def _outside(wish: Wish, index: int) -> Score:
+    return outside_score(random.Random(f"{wish.seed}/outside/{index}"), f"outside-{wish.seed}-{index}")
+
+
+def _endless(nth: Callable[[Wish, int], Score]) -> Callable[[Wish], Iterator[Score]]:
+    return lambda wish: (nth(wish, index) for index in itertools.count())
 
 
 def _isolation(wish: Wish) -> Iterator[Score]:
@@ -188,10 +190,10 @@ def _grids(wish: Wish) -> Iterator[Score]:
 
 
 _ALL = (
-    Builder("stories", "word problems, solved while they are read", _stories, splits=SPLITS),
-    Builder("audit", "solutions with planted faults, flagged as soon as they can be known", _audits,
-            splits=(*SPLITS, "faults")),
-    Builder("outside", "questions outside the domain, and the answer that says so", _outside),
+    Builder("stories", "word problems, solved while they are read", _endless(_story), splits=SPLITS, nth=_story),
+    Builder("audit", "solutions with planted faults, flagged as soon as they can be known", _endless(_audit),
+            splits=(*SPLITS, "faults"), nth=_audit),
+    Builder("outside", "questions outside the domain, and the answer that says so", _endless(_outside), nth=_outside),
     Builder("isolation", "instructions and documents that contain instructions of their own", _isolation, source="may"),
     Builder("grid", "n streams from a table of text", _grids, source="must"),
     Builder("chats", "chats with reasoning, the thought placed along the question", _chats, source="must"),

@@ -39,7 +39,7 @@ from braid.streams.topology import Direction, SameRow, SilenceRule, StreamSpec, 
 if TYPE_CHECKING:
     from braid.model.model import Model
 
-__all__ = ["TrainedStreams", "TrainedTopology", "read_checkpoint", "reconcile", "save_checkpoint"]
+__all__ = ["TrainedStreams", "TrainedTopology", "read_checkpoint", "reconcile", "save_checkpoint", "write_streams"]
 
 _VERSION = 1
 _KEY = "stream_embeddings"
@@ -173,16 +173,25 @@ def save_checkpoint(folder: str | Path, model: Model, *, base: str | None = None
             with quiet_transformers():
                 model.hf.save_pretrained(draft)
                 model.codec.hf.save_pretrained(draft)
-        save_file(
-            {_KEY: embeddings_HD.detach().float().cpu().contiguous()}, draft / trained.stream_embeddings
-        )
-        text = json.dumps(trained.model_dump(mode="json"), indent=2)
-        (draft / CHECKPOINT_FILE).write_text(f"{text}\n", encoding="utf-8")
+        write_streams(draft, trained, embeddings_HD)
         share(draft)
         draft.replace(target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return target
+
+
+def write_streams(folder: Path, trained: TrainedStreams, embeddings_HD: Tensor) -> None:
+    """Write what a model was trained with into the folder of its network.
+
+    Args:
+        folder: Of the network, or one of its own where `trained.base` names the network.
+        trained: What goes into `braid.json`.
+        embeddings_HD: Of the streams.
+    """
+    save_file({_KEY: embeddings_HD.detach().float().cpu().contiguous()}, folder / trained.stream_embeddings)
+    text = json.dumps(trained.model_dump(mode="json"), indent=2)
+    (folder / CHECKPOINT_FILE).write_text(f"{text}\n", encoding="utf-8")
 
 
 def reconcile(trained: TrainedStreams, topology: Topology) -> Topology:

@@ -18,13 +18,16 @@ class StreamNetwork(nn.Module):
     """What the Trainer trains.
 
     The vectors that only streams have, one for each stream and silence's own, are parameters of their own, so that they
-    can learn at another pace than the rest; `settle` writes silence back into the network's tables.
+    can learn at another pace than the rest; `settled` puts silence back into the network's tables.
 
     Args:
         hf: The network, as `transformers` built it.
         num_streams: Rows of the stream embeddings; 0 for a network without streams.
         silence_id: The class that means silence; None for a network without streams.
     """
+
+    accepts_loss_kwargs = True
+    """For the Trainer: the loss is normalised by what it counts over a whole step."""
 
     def __init__(self, hf: PreTrainedModel, num_streams: int, silence_id: int | None) -> None:
         super().__init__()
@@ -33,16 +36,20 @@ class StreamNetwork(nn.Module):
         self.hf = hf
         self.config = hf.config
         self.silence_id = silence_id
-        table: nn.Embedding = _table(hf)
-        width = table.embedding_dim
-        self.stream_embeddings = (
-            nn.Parameter(torch.zeros(num_streams, width, dtype=hf.dtype)) if num_streams else None
-        )
-        self.silence = nn.Parameter(torch.zeros(width, dtype=hf.dtype)) if silence_id is not None else None
-        if self.silence is not None:
-            with torch.no_grad():
-                self.silence.copy_(table.weight[silence_id])
+        table, head = _tables(hf)
+        width, dtype = table.embedding_dim, table.weight.dtype
+        self.stream_embeddings = nn.Parameter(torch.zeros(num_streams, width, dtype=dtype)) if num_streams else None
+        self.silence = self.silence_head = None
+        if silence_id is not None:
+            self.silence = nn.Parameter(table.weight[silence_id].detach().clone())
+            if head.weight is not table.weight:
+                self.silence_head = nn.Parameter(head.weight[silence_id].detach().clone())
         self.register_buffer("_no_mask", torch.zeros(1, 1, 1, 1, dtype=torch.bool), persistent=False)
+
+    @property
+    def own_parameters(self) -> dict[str, nn.Parameter]:
+        """What only streams have, by name."""
+        return {name: each for name, each in self.named_parameters() if not name.startswith("hf.")}
 
     def forward(
         self,
@@ -90,21 +97,48 @@ class StreamNetwork(nn.Module):
         logits: Tensor = told.logits[0]
         if self.silence is None:
             return logits
-        silent = told.hidden_states[-1][0, asked] @ self.silence
+        silence = self.silence if self.silence_head is None else self.silence_head
+        silent = _finished(self.config, told.hidden_states[-1][0, asked] @ silence)
         return logits.index_copy(1, torch.tensor([self.silence_id], device=logits.device), silent[:, None])
 
-    @torch.no_grad()
-    def settle(self) -> None:
-        """Write what silence has learned into the network's own tables, which are what is saved."""
-        if self.silence is None:
-            return
-        head = self.hf.get_output_embeddings()
-        assert isinstance(head, nn.Linear), "a causal language model has a head"
-        _table(self.hf).weight[self.silence_id] = self.silence
-        head.weight[self.silence_id] = self.silence
+    def settled(self, state: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Weights of the network alone, with what silence has learned in its tables.
+
+        Args:
+            state: Of the whole, where it had to be gathered; this one's own if None.
+        """
+        state = self.state_dict() if state is None else state
+        weights = {name.removeprefix("hf."): each for name, each in state.items() if name.startswith("hf.")}
+        if self.silence_id is None:
+            return weights
+        table, head = _tables(self.hf)
+        for name, module in self.hf.named_modules():
+            if module is table:
+                weights[f"{name}.weight"] = _with_row(weights[f"{name}.weight"], self.silence_id, state["silence"])
+            elif module is head and f"{name}.weight" in weights:
+                row = state.get("silence_head", state["silence"])
+                weights[f"{name}.weight"] = _with_row(weights[f"{name}.weight"], self.silence_id, row)
+        return weights
 
 
-def _table(hf: PreTrainedModel) -> nn.Embedding:
-    table = hf.get_input_embeddings()
+def _with_row(table: Tensor, row: int, value: Tensor) -> Tensor:
+    return torch.cat([table[:row], value.to(table)[None], table[row + 1 :]])
+
+
+def _finished(config: Any, logits: Tensor) -> Tensor:
+    """What some architectures still do to their logits; silence's own skip the network's head."""
+    scale, divisor = getattr(config, "logit_scale", None), getattr(config, "logits_scaling", None)
+    cap = getattr(config, "final_logit_softcapping", None)
+    if scale is not None:
+        logits = logits * scale
+    if divisor is not None:
+        logits = logits / divisor
+    return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+def _tables(hf: PreTrainedModel) -> tuple[nn.Embedding, nn.Linear]:
+    """The table of the tokens, and the head."""
+    table, head = hf.get_input_embeddings(), hf.get_output_embeddings()
     assert isinstance(table, nn.Embedding), "a language model has a table of its tokens"
-    return table
+    assert isinstance(head, nn.Linear), "a causal language model has a head"
+    return table, head

@@ -1,0 +1,188 @@
+"""The examples of a run, by their place: the same place gives the same queries, whoever asks for it, and when.
+
+So a run that goes on after a kill needs no state of its data, and processes need no talk about who takes which.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Protocol
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from braid.data.build import SCORES, arrival_of
+from braid.data.layout import ARRIVALS, lay_out, serialise
+from braid.data.row_table import RowTable
+from braid.data.score import Score
+from braid.data.scores import read_scores
+from braid.data.sources import Wish, find_builder
+from braid.data.tables import read_tables
+from braid.data.tokens import DataTokenizer
+from braid.errors import DataError
+from braid.streams.topology import Topology
+from braid.train.packing import Reading
+from braid.train.queries import Queries, Weighing, queries_of
+from braid.train.recipe import Form, Recipe, Source
+
+__all__ = ["TEXT", "Examples", "reading_of", "texts_of"]
+
+TEXT = "text"
+"""What the one stream of a model that takes turns is called."""
+
+
+class _Tables(Protocol):
+    """Row tables of one source by their place; `None` for the tokenizer gives scores' text alone."""
+
+    def table(self, index: int, form: Form) -> RowTable: ...
+
+    def text(self, index: int) -> str: ...
+
+
+@dataclass
+class _Built:
+    """Examples of a builder."""
+
+    source: Source
+    tokenizer: DataTokenizer | None
+
+    def score(self, index: int) -> Score:
+        assert self.source.builder is not None
+        nth = find_builder(self.source.builder).nth
+        assert nth is not None, "the recipe was checked"
+        return nth(Wish(self.source.seed, self.source.split), index)
+
+    def table(self, index: int, form: Form) -> RowTable:
+        assert self.tokenizer is not None
+        return _laid_out(self.score(index), self.tokenizer, self.source, form, index)
+
+    def text(self, index: int) -> str:
+        return "\n".join(part.text for part in self.score(index).parts)
+
+
+class _Read:
+    """Examples of a file, each round through it in an order of its own."""
+
+    def __init__(self, recipe: Recipe, source: Source, tokenizer: DataTokenizer | None) -> None:
+        assert source.file is not None
+        path = recipe.at(source.file)
+        self.source, self.tokenizer, self.seed = source, tokenizer, recipe.seed
+        is_scores = path.name.endswith(SCORES)
+        self.items: list[Score] | list[RowTable] = list(read_scores(path) if is_scores else read_tables(path))
+        if not self.items:
+            raise DataError(f"{path} has no examples")
+        self._round = -1
+        self._order: np.ndarray[Any, np.dtype[np.int64]] = np.empty(0, np.int64)
+
+    def _item(self, index: int) -> Score | RowTable:
+        number, place = divmod(index, len(self.items))
+        if number != self._round:
+            self._order = np.random.default_rng((self.seed, number)).permutation(len(self.items))
+            self._round = number
+        return self.items[self._order[place]]
+
+    def table(self, index: int, form: Form) -> RowTable:
+        item = self._item(index)
+        assert self.tokenizer is not None
+        if isinstance(item, Score):
+            return _laid_out(item, self.tokenizer, self.source, form, index)
+        return item if form == "streams" else serialise(item, self.tokenizer, TEXT)
+
+    def text(self, index: int) -> str:
+        item = self._item(index)
+        if isinstance(item, RowTable):
+            raise DataError(
+                f"{self.source.file} has tokens already; name their tokenizer in the recipe as tokenizer.file"
+            )
+        return "\n".join(part.text for part in item.parts)
+
+
+def _laid_out(score: Score, tokenizer: DataTokenizer, source: Source, form: Form, index: int) -> RowTable:
+    if form == "turns":
+        return serialise(lay_out(score, tokenizer, ARRIVALS["paste"]), tokenizer, TEXT)
+    rng = random.Random(f"{source.seed}/{index}/arrival")
+    return lay_out(score, tokenizer, arrival_of(source.arrival, rng), rng)
+
+
+class Examples(Dataset[Queries]):
+    """The examples of a stage.
+
+    Args:
+        recipe: Whose examples they are.
+        tokenizer: Of the model.
+        form: What they are trained as.
+        weighing: What counts how much.
+        start: Place of the first one.
+        count: How many.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        tokenizer: DataTokenizer,
+        form: Form,
+        weighing: Weighing,
+        *,
+        start: int = 0,
+        count: int = 1,
+    ) -> None:
+        self._sources = _sources(recipe, tokenizer)
+        self._shares = [source.share for source in recipe.examples]
+        self._seed, self._tokenizer, self._form, self._weighing = recipe.seed, tokenizer, form, weighing
+        self._start, self._count = start, count
+        self.streams = reading_of(recipe.topology, form).streams
+
+    def __len__(self) -> int:
+        return self._count
+
+    def table(self, index: int) -> RowTable:
+        """An example in rows."""
+        place = self._start + index
+        source = _drawn(self._sources, self._shares, self._seed, place)
+        return source.table(place, self._form)
+
+    def __getitem__(self, index: int) -> Queries:
+        place = self._start + index
+        table = self.table(index)
+        try:
+            return queries_of(
+                table,
+                self.streams,
+                self._tokenizer.silence_id,
+                self._weighing,
+                np.random.default_rng((self._seed, place)),
+            )
+        except KeyError as error:
+            raise DataError(
+                f"example {table.id} has a stream {error}, which the topology has not; it has {', '.join(self.streams)}"
+            ) from None
+
+
+def reading_of(topology: Topology, form: Form) -> Reading:
+    """Who reads whom, in a form."""
+    return Reading.of(topology) if form == "streams" else Reading((TEXT,), np.ones((1, 1), bool), True)
+
+
+def texts_of(recipe: Recipe) -> Iterator[str]:
+    """Text of the first examples, for a tokenizer."""
+    sources = _sources(recipe, None)
+    shares = [source.share for source in recipe.examples]
+    for place in range(recipe.tokenizer.texts):
+        yield _drawn(sources, shares, recipe.seed, place).text(place)
+
+
+def _sources(recipe: Recipe, tokenizer: DataTokenizer | None) -> list[_Tables]:
+    return [
+        _Built(source, tokenizer) if source.builder is not None else _Read(recipe, source, tokenizer)
+        for source in recipe.examples
+    ]
+
+
+def _drawn(sources: Sequence[_Tables], shares: Sequence[float], seed: int, place: int) -> _Tables:
+    """The source of the example at a place."""
+    if len(sources) == 1:
+        return sources[0]
+    return random.Random(f"{seed}/{place}/source").choices(sources, cum_weights=list(accumulate(shares)))[0]

@@ -1,0 +1,255 @@
+"""Recipes: all that decides what a training run becomes, in one YAML file.
+
+    name: little
+    topology: {streams: {user: {direction: input}, thought: {}, output: {}}, reads: {thought: [user]}}
+    examples:
+      - {builder: stories, seed: 1}
+    tokenizer: {size: 1500}
+    network: {hidden_size: 128, num_hidden_layers: 4}
+    stages:
+      - {form: turns, steps: 1000}
+      - {form: streams, steps: 2000}
+
+Paths in a recipe are relative to the recipe.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, cast
+
+from pydantic import Field, ValidationError, model_validator
+
+from braid.data.build import ARRIVAL_MIX
+from braid.data.layout import ARRIVALS
+from braid.data.sources import find_builder
+from braid.errors import BraidError, RecipeError, TopologyError
+from braid.streams.presets import topology
+from braid.streams.strict import Frozen, StrictModel, hint, translated
+from braid.streams.topology import Topology
+from braid.streams.yaml_form import load_yaml
+
+__all__ = ["Form", "Lora", "Network", "Recipe", "Source", "Stage", "TokenizerWish"]
+
+Form = Literal["streams", "turns"]
+"""`streams` trains rows of parallel streams; `turns` the same examples in one stream, as an ordinary model has them."""
+
+
+class _RecipeModel(StrictModel):
+    refusal: ClassVar[type[BraidError]] = RecipeError
+
+
+class Source(_RecipeModel):
+    """Where examples come from: a builder, or a file of scores or row tables.
+
+    Args:
+        builder: A builder of `braid data` that gives each example by its place.
+        file: A `.scores.jsonl`, `.jsonl` or `.parquet`; used again and again in ever new order.
+        share: Of the examples, beside the other sources' shares.
+        seed, split: Of the builder.
+        arrival: How input comes: `mixed`, or one way for all; row tables have theirs already.
+    """
+
+    builder: str | None = None
+    file: Path | None = None
+    share: float = Field(default=1.0, gt=0)
+    seed: int = 0
+    split: str = "train"
+    arrival: str = ARRIVAL_MIX
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.builder is None) == (self.file is None):
+            raise RecipeError("a source of examples has either a builder or a file")
+        if self.builder is not None and find_builder(self.builder).nth is None:
+            raise RecipeError(
+                f"{self.builder} cannot give its examples by their place; build a file with "
+                f"`braid data build {self.builder}` and name it as `file`"
+            )
+        known = (ARRIVAL_MIX, *ARRIVALS)
+        if self.arrival not in known:
+            raise RecipeError(f"there is no arrival {self.arrival!r}; {hint(self.arrival, known)}")
+        return self
+
+
+class TokenizerWish(_RecipeModel):
+    """The tokenizer of a network from scratch, trained on the recipe's own examples, or one that exists.
+
+    Args:
+        file: A `tokenizer.json`; then the rest says nothing.
+        size: Tokens at most.
+        texts: Examples that it is trained on.
+        words: Words that are to be whole; `stories` names the lexicon of the story generator.
+        silence, end: Its tokens for silence and for the end of a turn.
+    """
+
+    file: Path | None = None
+    size: int = Field(default=4096, ge=300)
+    texts: int = Field(default=4000, ge=1)
+    words: tuple[str, ...] | Literal["stories"] = ()
+    silence: str = "<silence>"
+    end: str = "<end>"
+
+
+class Network(_RecipeModel):
+    """The network: of a stock model, or from scratch.
+
+    Args:
+        base: Alias, folder or hub id of a stock model.
+        model_type: What `transformers` calls the architecture of one from scratch.
+        settings: Of its configuration.
+    """
+
+    base: str | None = None
+    model_type: str = "llama"
+    settings: Frozen[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if self.base is not None and self.settings:
+            raise RecipeError("network: a stock model (`base`) has its settings already")
+        return self
+
+
+class Lora(_RecipeModel):
+    """Low-rank adapters on a stock network, by `peft`.
+
+    Args:
+        rank, alpha, dropout: As `peft` has them.
+        targets: Ends of the names of the modules that get one; `all-linear` is all but the head.
+    """
+
+    rank: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32, gt=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    targets: tuple[str, ...] | str = "all-linear"
+
+
+class Stage(_RecipeModel):
+    """One leg of a run.
+
+    Args:
+        form: What the examples are trained as.
+        steps: Optimiser steps.
+        batch: Examples of a batch, in each process.
+        accumulate: Batches of a step.
+        optimizer: `adamw`, or `muon` for the matrices between the tables and `adamw` for all else.
+        learning_rate: Peak.
+        matrix_learning_rate: Peak for the matrices under `muon`; twice the other by default.
+        stream_learning_rate: Peak for the stream embeddings and silence; five times the other by default.
+        warmup: Steps until the peak.
+        decay: Share of the steps, at the end, in which it falls to 0.
+        weight_decay, beta2, max_grad_norm: As AdamW has them.
+        order: Of the queries of an example.
+        silence, probe_share, weights: What counts how much; see `braid.train.queries.Weighing`.
+    """
+
+    form: Form = "streams"
+    steps: int = Field(ge=1)
+    batch: int = Field(default=32, ge=1)
+    accumulate: int = Field(default=1, ge=1)
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    learning_rate: float = Field(default=2e-3, gt=0)
+    matrix_learning_rate: float | None = Field(default=None, gt=0)
+    stream_learning_rate: float | None = Field(default=None, gt=0)
+    warmup: int = Field(default=100, ge=0)
+    decay: float = Field(default=0.8, ge=0, le=1)
+    weight_decay: float = Field(default=0.01, ge=0)
+    beta2: float = Field(default=0.98, gt=0, lt=1)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    order: Literal["interleaved", "sequential"] = "interleaved"
+    silence: float = Field(default=0.3, ge=0)
+    probe_share: float = Field(default=0.3, gt=0, le=1)
+    weights: Frozen[str, float] = Field(default_factory=dict)
+
+    @property
+    def num_examples(self) -> int:
+        """Of one process."""
+        return self.steps * self.batch * self.accumulate
+
+
+class Recipe(_RecipeModel):
+    """A training run.
+
+    Args:
+        name: Of the model.
+        seed: Of the weights, and of all that is drawn.
+        topology: Name of a preset, or a topology.
+        examples: Where they come from.
+        tokenizer: Of a network from scratch.
+        network: What is trained.
+        lora: Adapters instead of all weights.
+        stages: One after another.
+        save_every: Steps from one checkpoint to the next.
+        log_every: Steps from one line of the log to the next.
+        trackers: Of `transformers`, such as `tensorboard` or `wandb`.
+        fsdp: Whether processes share the network (FSDP2) instead of each having all of it.
+        dtype: Of the weights.
+        folder: Where the recipe is; paths are relative to it.
+    """
+
+    name: str = Field(pattern=r"^[\w.-]+$")
+    seed: int = 0
+    topology: Topology
+    examples: tuple[Source, ...] = Field(min_length=1)
+    tokenizer: TokenizerWish = TokenizerWish()
+    network: Network = Network()
+    lora: Lora | None = None
+    stages: tuple[Stage, ...] = Field(min_length=1)
+    save_every: int = Field(default=500, ge=1)
+    log_every: int = Field(default=50, ge=1)
+    trackers: tuple[str, ...] = ()
+    fsdp: bool = False
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    folder: Path = Field(default=Path(), exclude=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_topology(cls, data: object) -> object:
+        if isinstance(data, dict):
+            told = cast("dict[str, Any]", data)
+            if isinstance(told.get("topology"), str):
+                return {**told, "topology": topology(told["topology"])}
+        return cast("object", data)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.topology.decoding != "rows":
+            raise RecipeError("topology: training makes a model of rows; leave `decoding` out")
+        if self.lora is not None and self.network.base is None:
+            raise RecipeError("lora: adapters need a stock network; name one as network.base")
+        for number, stage in enumerate(self.stages, start=1):
+            for name in stage.weights:
+                if name not in self.topology.streams:
+                    raise RecipeError(
+                        f"stages, number {number}: there is no stream {name!r}; {hint(name, self.topology.streams)}"
+                    )
+        return self
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """A recipe from a file.
+
+        Raises:
+            RecipeError: It cannot be read, or asks for what cannot be.
+        """
+        path = Path(path)
+        try:
+            told = load_yaml(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(f"cannot read {path}: {error}") from error
+        except TopologyError as error:
+            raise RecipeError(f"{path}: {error}") from error
+        try:
+            return cls.model_validate({**told, "folder": path.parent})
+        except ValidationError as error:
+            raise RecipeError(f"{path}: {translated(error, RecipeError)}") from error
+
+    def as_baseline(self) -> Self:
+        """The same run with every stage in turns: the single-stream baseline on the same examples."""
+        stages = tuple(stage.model_copy(update={"form": "turns"}) for stage in self.stages)
+        return self.model_copy(update={"stages": stages})
+
+    def at(self, path: Path) -> Path:
+        """A path that the recipe names."""
+        return path if path.is_absolute() else self.folder / path
