@@ -480,6 +480,10 @@ class Conversation:
         """Input tokens that have not entered a row yet."""
         return sum(len(lane.queue) for lane in self.stage.inputs)
 
+    def num_queued_of(self, stream: str) -> int:
+        """Tokens of one input that have not entered a row yet."""
+        return len(self._input(stream).queue)
+
     @property
     def is_speaking(self) -> bool:
         """Whether an output has a token for the next row."""

@@ -31,7 +31,8 @@ class Weighing:
     Args:
         silence: Of an answer that is silence, beside a token's 1.
         probe_share: Share of the probes with a silent answer that are computed.
-        streams: Factors by stream, beside the lanes' own weights.
+        streams: Factors by stream, beside the lanes' own weights. An input that is named here is learned, too: it is
+            asked for each token that follows in the next row, so that who reads it can tell what was to be expected.
     """
 
     silence: float = 0.3
@@ -92,7 +93,11 @@ def queries_of(
     place = {name: index for index, name in enumerate(streams)}
     for lane in table.lanes:
         rows, ids = np.asarray(lane.rows, np.int64), np.asarray(lane.ids, np.int64)
-        factor = lane.weight * (weighing.streams or {}).get(lane.stream, 1.0)
+        stream, factors = place[lane.stream], weighing.streams or {}
+        if not lane.asked:
+            parts.append(_foreseen(ids, stream, rows, factors.get(lane.stream, 0.0)))
+            continue
+        factor = lane.weight * factors.get(lane.stream, 1.0)
         said = np.full(table.num_rows + 1, silence_id, np.int64)
         said[rows] = ids
         is_asked = np.zeros(table.num_rows, bool)
@@ -101,7 +106,7 @@ def queries_of(
         is_said = np.zeros(table.num_rows, bool)
         is_said[rows] = True
         targets = np.where(is_asked[rows], said[rows + 1], IGNORED)
-        stream, weights = place[lane.stream], _weights(targets, silence_id, factor, weighing)
+        weights = _weights(targets, silence_id, factor, weighing)
         parts.append(_queries(ids, stream, rows, True, targets, weights))
         probes = np.flatnonzero(is_asked & ~is_said)
         if len(probes):
@@ -115,6 +120,16 @@ def queries_of(
             silence = np.full(len(probes), silence_id, np.int64)
             parts.append(_queries(silence, stream, probes, False, answers, weights))
     return Queries.joined(parts)
+
+
+def _foreseen(ids: Ints, stream: int, rows: Ints, factor: float) -> Queries:
+    """An input, asked for its next token where that comes at once, or not at all."""
+    targets = np.full(len(ids), IGNORED)
+    if factor:
+        follows = rows[1:] == rows[:-1] + 1
+        targets[:-1][follows] = ids[1:][follows]
+    weights = np.where(targets == IGNORED, 0.0, factor).astype(np.float32)
+    return _queries(ids, stream, rows, True, targets, weights)
 
 
 def _queries(ids: Ints, stream: int, rows: Ints, kept: bool, targets: Ints, weights: Floats) -> Queries:

@@ -19,9 +19,10 @@ from braid.data.score import Score, Segment
 from braid.data.sentences import split_sentences
 from braid.errors import DataError
 
-__all__ = ["SOURCES", "reasoning_items", "reasoning_score"]
+__all__ = ["GSM_FORMAT", "SOURCES", "reasoning_items", "reasoning_score"]
 
-_FORMAT = " Give the result as your final answer. Do not include units."
+GSM_FORMAT = " Give the result as your final answer. Do not include units."
+"""What every question of `gsm_symbolic` ends with; it says nothing about the problem."""
 _CHUNK = 64
 """Items that are asked for at once; each depends only on the seed and its place."""
 
@@ -70,7 +71,7 @@ def reasoning_score(source: str, item: Mapping[str, Any], name: str) -> Verdict:
 
 
 def _gsm_symbolic(item: Mapping[str, Any], name: str) -> Verdict:
-    user = split_sentences(str(item["question"]).removesuffix(_FORMAT))
+    user = split_sentences(str(item["question"]).removesuffix(GSM_FORMAT))
     *lines, _ = str(item["metadata"]["answer_cot"]).split("\n")
     steps = [step for line in lines for step in _terse(line)]
     thought = [Segment(step, {"user": 1}) for step in steps]

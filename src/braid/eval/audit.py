@@ -1,0 +1,229 @@
+"""`braid eval audit`: faults flagged while a solution is written, beside a baseline that audits when it is finished.
+
+A fault can be known with the first token that differs from what is right. A flag that begins in the row of that token, or
+before, cannot know it and is a false alarm; one that comes while the fault is the latest that is known is its flag, with a delay of
+so many rows. A second flag for the same fault is a false alarm, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from braid.data.score import Score
+from braid.data.sources import Wish, find_builder
+from braid.eval.baseline import Baseline
+from braid.eval.play import Pace, Played, play
+from braid.eval.solve import OnProgress
+from braid.eval.statistics import share_of
+from braid.model.model import Model
+from braid.streams.topology import Topology
+
+__all__ = ["SPLITS", "Audited", "Fault", "audit_figures", "audit_in_streams", "audit_in_turns", "audit_scores", "efficiency"]
+
+SPLITS: Mapping[str, str] = {
+    "numbers": "unseen numbers",
+    "structure": "unseen operation structures",
+    "wording": "unseen wording",
+    "faults": "unseen kinds of fault",
+}
+
+_FLAG = "wrong"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A planted fault and what became of it.
+
+    Args:
+        kind: Of the fault.
+        known: Row of the token that gives it away.
+        flagged: Row in which its flag began; None if it was missed.
+        named: Whether the flag names its kind.
+    """
+
+    kind: str
+    known: int
+    flagged: int | None
+    named: bool
+
+
+@dataclass(frozen=True)
+class Audited:
+    """One solution, audited.
+
+    Args:
+        id: Of the example.
+        faults: Planted ones.
+        false_alarms: Flags that belong to none.
+        num_steps: Steps of the solution, each of which might have been flagged.
+        verdict: Whether the last word (`ok` or `not ok`) is right.
+        num_rows, msl: To the audit's last token.
+    """
+
+    id: str
+    faults: tuple[Fault, ...]
+    false_alarms: int
+    num_steps: int
+    verdict: bool
+    num_rows: int
+    msl: int
+
+
+@dataclass
+class _Open:
+    kind: str
+    known: int
+    flag: tuple[int, str] | None = field(default=None)
+
+
+def audit_scores(split: str, count: int, seed: int) -> list[Score]:
+    """Solutions with planted faults."""
+    made = find_builder("audit").scores(Wish(seed, split))
+    return [cast("Score", next(made)) for _ in range(count)]
+
+
+def audit_in_streams(
+    model: Model, topology: Topology, scores: Sequence[Score], pace: Pace, on_progress: OnProgress
+) -> list[Audited]:
+    """Let a model of streams audit solutions while they are written."""
+    played = play(
+        model, topology, scores, pace, on_progress=lambda done: on_progress(f"audit, {pace}", done, len(scores))
+    )
+    return [_graded(model, score, said) for score, said in played]
+
+
+def audit_in_turns(baseline: Baseline, scores: Sequence[Score], on_progress: OnProgress) -> list[Audited]:
+    """Let the baseline audit them when they are finished.
+
+    It has no rows to know anything in: that a flag is of a fault is decided by their order.
+    """
+    found: list[Audited] = []
+    told = baseline.play(scores, on_progress=lambda done: on_progress("audit, baseline", done, len(scores)))
+    for score, said in told:
+        planted = [Fault(each["kind"], 0, None, False) for each in score.meta["faults"]]
+        flags = [each.strip() for each in said.answer.split(";") if each.strip().startswith(_FLAG)]
+        faults = tuple(
+            Fault(fault.kind, 0, 0, fault.kind in flag) if flag is not None else fault
+            for fault, flag in zip(planted, [*flags, *[None] * len(planted)], strict=False)
+        )
+        found.append(
+            Audited(
+                score.id,
+                faults,
+                max(0, len(flags) - len(planted)),
+                int(score.meta["num_steps"]),
+                _verdict(said.answer) == _right_verdict(score),
+                said.num_tokens,
+                said.num_tokens,
+            )
+        )
+    return found
+
+
+def audit_figures(audited: Sequence[Audited]) -> dict[str, Any]:
+    """Figures of many audits, as JSON."""
+    faults = [fault for each in audited for fault in each.faults]
+    delays = [fault.flagged - fault.known for fault in faults if fault.flagged is not None]
+    kinds = sorted({fault.kind for fault in faults})
+    alarms = sum(each.false_alarms for each in audited)
+    flags = alarms + len(delays)
+    sound = [each for each in audited if not each.faults]
+    return {
+        "flagged": share_of([fault.flagged is not None for fault in faults]).to_json(),
+        "named": share_of([fault.named for fault in faults if fault.flagged is not None]).to_json(),
+        "by_kind": {
+            kind: share_of([fault.flagged is not None for fault in faults if fault.kind == kind]).to_json()
+            for kind in kinds
+        },
+        "false_alarms": {
+            "of_flags": round(alarms / flags, 4) if flags else 0.0,
+            "of_sound_steps": round(alarms / max(1, sum(each.num_steps - len(each.faults) for each in audited)), 4),
+            "of_sound_solutions": share_of([each.false_alarms > 0 for each in sound]).to_json(),
+        },
+        "delay_rows": {
+            "median": float(np.median(delays)) if delays else None,
+            "mean": round(float(np.mean(delays)), 3) if delays else None,
+        },
+        "verdict": share_of([each.verdict for each in audited]).to_json(),
+        "rows": round(float(np.mean([each.num_rows for each in audited])), 2) if audited else None,
+        "msl": round(float(np.mean([each.msl for each in audited])), 2) if audited else None,
+    }
+
+
+def efficiency(ours: Sequence[Audited], theirs: Sequence[Audited]) -> dict[str, float]:
+    """Length and rows beside the baseline's: the sums over the same examples, in the same order."""
+    return {
+        "msl_ratio": round(sum(a.msl for a in ours) / max(1, sum(b.msl for b in theirs)), 4),
+        "rows_ratio": round(sum(a.num_rows for a in ours) / max(1, sum(b.num_rows for b in theirs)), 4),
+    }
+
+
+def _graded(model: Model, score: Score, played: Played) -> Audited:
+    known = _known_rows(model, score, played)
+    flags, verdict = _flags_of(model, played)
+    faults = [_Open(meta["kind"], row) for meta, row in zip(score.meta["faults"], known, strict=True)]
+    alarms = 0
+    for row, text in flags:
+        before = [fault for fault in faults if fault.known < row]
+        if before and before[-1].flag is None:
+            before[-1].flag = (row, text)
+        else:  # where two faults came in quick succession, the first flag may be for the first of them
+            owed = [fault for fault in before if fault.flag is None]
+            if owed:
+                owed[0].flag = (row, text)
+            else:
+                alarms += 1
+    last = max((t for t, _ in played.words("audit")), default=played.num_rows - 1)
+    return Audited(
+        score.id,
+        tuple(
+            Fault(f.kind, f.known, f.flag[0] if f.flag else None, bool(f.flag) and f.kind in cast("tuple[int, str]", f.flag)[1])
+            for f in faults
+        ),
+        alarms,
+        int(score.meta["num_steps"]),
+        verdict == _right_verdict(score),
+        last + 1,
+        max(len(played.streams[name].ids) for name in ("user", "solution", "audit")),
+    )
+
+
+def _known_rows(model: Model, score: Score, played: Played) -> list[int]:
+    """Row of the token that gives each planted fault away: the last one of the segment that ends with it."""
+    part = score.part("solution")
+    audit = score.part("audit")
+    rows = [t for t, _ in played.words("solution")]
+    counts = [len(model.codec.encode(segment.text)) for segment in part.segments]
+    ends = np.cumsum(counts)
+    return [
+        rows[min(int(ends[segment.after["solution"] - 1]), len(rows)) - 1]
+        for segment in audit.segments
+        if _FLAG in segment.text
+    ]
+
+
+def _flags_of(model: Model, played: Played) -> tuple[list[tuple[int, str]], str]:
+    """Row and text of each flag, and the verdict after them."""
+    flags: list[tuple[int, str]] = []
+    start: int | None = None
+    text = ""
+    for row, token in played.words("audit"):
+        piece = model.codec.decode([token])
+        start = row if start is None else start
+        text += piece
+        if text.endswith(";"):
+            flags.append((start, text.strip(" ;")))
+            start, text = None, ""
+    return [flag for flag in flags if flag[1].startswith(_FLAG)], text.strip()
+
+
+def _verdict(answer: str) -> str:
+    return answer.rpartition(";")[2].strip()
+
+
+def _right_verdict(score: Score) -> str:
+    return "not ok" if score.meta["faults"] else "ok"
