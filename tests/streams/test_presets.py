@@ -12,7 +12,7 @@ from braid.streams.influence import influences
 from braid.streams.presets import preset_names, topology
 from braid.streams.topology import SamplingSpec, Topology
 
-PRESETS = ["agent", "audit", "chat", "plain", "solve", "think-aloud"]
+PRESETS = ["agent", "audit", "chat", "plain", "solve", "stories", "think-aloud"]
 
 
 def test_the_presets_are_these():

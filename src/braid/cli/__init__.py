@@ -29,6 +29,8 @@ COMMANDS = {
     "inspect": "Show a saved transcript: a grid of its streams, its figures, a timeline.",
     "check": "Run the invariants on a model, to know whether it is served rightly.",
     "data": "Build, check, show and convert training data.",
+    "train": "Train a model of streams, or its single-stream baseline, from a recipe.",
+    "eval": "Measure what streams brought: accuracy, waiting, rows, seconds.",
     "bench": "Measure what a row costs on this machine.",
 }
 """Command → what it does. `braid.cli.NAME.app` is the command itself."""

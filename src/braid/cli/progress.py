@@ -10,9 +10,9 @@ __all__ = ["Advance", "progress_bar"]
 
 
 class Advance(Protocol):
-    """Is told how much is done, and of how much where that is known by then."""
+    """Is told how much is done, of how much where that is known by then, and of what where that changes."""
 
-    def __call__(self, done: int, total: int | None = None, /) -> None:
+    def __call__(self, done: int, total: int | None = None, what: str | None = None, /) -> None:
         """Show it."""
         ...
 
@@ -26,4 +26,8 @@ def progress_bar(what: str, total: int | None = None) -> Generator[Advance]:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=total)
-        yield lambda done, of=None, /: progress.update(task, completed=done, total=of)
+
+        def advance(done: int, total: int | None = None, what: str | None = None, /) -> None:
+            progress.update(task, completed=done, total=total, description=what)
+
+        yield advance

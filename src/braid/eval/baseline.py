@@ -70,7 +70,8 @@ class Baseline:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self.name = str(folder)
         self._data = DataTokenizer(self.tokenizer.backend_tokenizer)
-        self._closing = self._data.id_of(THINK_END)
+        self.thought_end = self._data.id_of(THINK_END)
+        """The token after which it answers."""
 
     def prompt_of(self, score: Score) -> list[int]:
         """What it is asked: all inputs of a score, and, where it is to think, the opening of the thought."""
@@ -114,7 +115,7 @@ class Baseline:
     def _read(self, prompt: list[int], said: list[int]) -> Turned:
         is_over = bool(said) and said[-1] == self._data.end_id
         said = said[:-1] if is_over else said
-        place = said.index(self._closing) + 1 if self._closing in said else 0
+        place = said.index(self.thought_end) + 1 if self.thought_end in said else 0
         thought, answer = said[:place], said[place:]
         opening = int(prompt[-1] == self._data.id_of(THINK))
         if opening and not place:  # it never ended its thought

@@ -7,9 +7,10 @@ that begins before the question has been read counts as wrong, whatever it says.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from braid.eval.baseline import Baseline, Turned
 from braid.eval.clock import TYPED_PER_SECOND, Waited, wait_for
 from braid.eval.play import Pace, Played, play
 from braid.eval.problems import Problem
-from braid.eval.statistics import Interval, mean_of, paired_difference, share_of
+from braid.eval.statistics import mean_of, paired_difference, share_of
 from braid.model.model import Model
 from braid.streams.topology import Topology
 
@@ -30,6 +31,7 @@ __all__ = [
     "OnProgress",
     "answer_in_streams",
     "answer_in_turns",
+    "by_length",
     "compare",
     "figures_of",
     "label_bounds",
@@ -41,6 +43,9 @@ OnProgress = Callable[[str, int, int], None]
 """Is told what is being done, how many of it are, and of how many."""
 
 ANSWER = "output"
+
+_LENGTHS = (0, 5, 15, 30, 50, 1000)
+"""Tokens of the baseline's thought."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +148,29 @@ def compare(ours: Sequence[Answered], theirs: Sequence[Answered]) -> dict[str, A
         "rows_ratio": _ratio(sum(a.num_rows for a in ours), sum(b.num_rows for b in theirs)),
         "kv_ratio": _ratio(sum(a.kv_tokens for a in ours), sum(b.kv_tokens for b in theirs)),
     }
+
+
+def by_length(
+    problems: Sequence[Problem], ours: Sequence[Answered], theirs: Sequence[Answered]
+) -> list[dict[str, Any]]:
+    """Rows after the question by how long the baseline thinks, where streams should pay the more the longer that is.
+
+    Args:
+        problems: In the order of the answers.
+        ours, theirs: Of the same problems.
+    """
+    pairs = [
+        (theirs_one.tnft, ours_one.rows_after, theirs_one.rows_after)
+        for _, ours_one, theirs_one in zip(problems, ours, theirs, strict=True)
+        if ours_one.rows_after is not None and theirs_one.rows_after is not None and theirs_one.tnft is not None
+    ]
+    found: list[dict[str, Any]] = []
+    for low, high in itertools.pairwise(_LENGTHS):
+        chosen = [(a, b) for length, a, b in pairs if low <= length < high]
+        if chosen:
+            streams, turns = _mean([a for a, _ in chosen]), _mean([b for _, b in chosen])
+            found.append({"from": low, "to": high, "n": len(chosen), "streams": streams, "baseline": turns})
+    return found
 
 
 def sweep_waits(

@@ -189,7 +189,8 @@ def write_streams(folder: Path, trained: TrainedStreams, embeddings_HD: Tensor) 
         trained: What goes into `braid.json`.
         embeddings_HD: Of the streams.
     """
-    save_file({_KEY: embeddings_HD.detach().float().cpu().contiguous()}, folder / trained.stream_embeddings)
+    exact_HD = embeddings_HD.float() if embeddings_HD.dtype.itemsize < 4 else embeddings_HD
+    save_file({_KEY: exact_HD.detach().cpu().contiguous()}, folder / trained.stream_embeddings)
     text = json.dumps(trained.model_dump(mode="json"), indent=2)
     (folder / CHECKPOINT_FILE).write_text(f"{text}\n", encoding="utf-8")
 

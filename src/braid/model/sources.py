@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 from braid.errors import InputError, ModelNotFoundError
 
-__all__ = ["ALIASES", "CHECKPOINT_FILE", "Alias", "Origin", "Source", "resolve"]
+__all__ = ["ALIASES", "CHECKPOINT_FILE", "PACKAGED", "Alias", "Origin", "Source", "baseline_of", "resolve"]
 
 CHECKPOINT_FILE = "braid.json"
 """The file that makes a folder a Braid checkpoint."""
@@ -61,7 +61,19 @@ ALIASES = MappingProxyType(
         ),
     }
 )
-"""Models with a short name."""
+"""Models with a short name that are fetched."""
+
+_SHIPPED = Path(__file__).parent / "shipped"
+
+PACKAGED = MappingProxyType({name: _SHIPPED / name for name in ("braid-stories", "braid-stories-turns")})
+"""Models that are part of the package, and their folders."""
+
+
+def baseline_of(name: str) -> str | None:
+    """The single-stream baseline that is packaged with a model; None if there is none."""
+    twin = f"{name}-turns"
+    return twin if twin in PACKAGED else None
+
 
 
 @dataclass(frozen=True)
@@ -104,6 +116,8 @@ def resolve(name: str | Path, *, source: Origin = "auto") -> Source:
     text = str(name)
     if source not in ("auto", "wheel", "hub"):
         raise InputError(f"unknown source {source!r}; use auto, wheel or hub")
+    if text in PACKAGED:
+        return replace(_local(PACKAGED[text]), name=text)
     alias = ALIASES.get(text)
     if alias is not None:
         if source == "hub":
@@ -145,9 +159,10 @@ def _not_found(text: str, is_path: bool) -> str:
         siblings = [entry.name for entry in missing.parent.iterdir()] if missing.parent.is_dir() else []
         near = difflib.get_close_matches(missing.name, siblings, n=1)
         return f"{message}; did you mean {missing.parent / near[0]}?" if near else message
-    near = difflib.get_close_matches(text, ALIASES, n=1, cutoff=0.5)
+    names = [*ALIASES, *PACKAGED]
+    near = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""
     return (
-        f"no model is called {text!r}{hint or '.'} Aliases: {', '.join(ALIASES)}. Otherwise give a folder, a .gguf "
+        f"no model is called {text!r}{hint or '.'} Aliases: {', '.join(names)}. Otherwise give a folder, a .gguf "
         "file, or a hub id such as organisation/name"
     )

@@ -9,12 +9,14 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from torch.utils.data import Dataset
 
 from braid.data.build import SCORES, arrival_of
+from braid.data.check import check_file
 from braid.data.layout import ARRIVALS, lay_out, serialise
 from braid.data.row_table import RowTable
 from braid.data.score import Score
@@ -22,7 +24,8 @@ from braid.data.scores import read_scores
 from braid.data.sources import Wish, find_builder
 from braid.data.tables import read_tables
 from braid.data.tokens import DataTokenizer
-from braid.errors import DataError
+from braid.errors import DataCorruptError, DataError
+from braid.model.reads import Ints
 from braid.streams.topology import Topology
 from braid.train.packing import Reading
 from braid.train.queries import Queries, Weighing, queries_of
@@ -34,70 +37,90 @@ TEXT = "text"
 """What the one stream of a model that takes turns is called."""
 
 
-class _Tables(Protocol):
-    """Row tables of one source by their place; `None` for the tokenizer gives scores' text alone."""
+class _Places(Protocol):
+    """The examples of one source by their place."""
 
-    def table(self, index: int, form: Form) -> RowTable: ...
+    def table(self, index: int, form: Form) -> RowTable:
+        """In rows."""
+        ...
 
-    def text(self, index: int) -> str: ...
+    def text(self, index: int) -> str:
+        """What it says, for a tokenizer."""
+        ...
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Built:
     """Examples of a builder."""
 
     source: Source
     tokenizer: DataTokenizer | None
 
-    def score(self, index: int) -> Score:
+    def table(self, index: int, form: Form) -> RowTable:
+        assert self.tokenizer is not None
+        return _laid_out(self._score(index), self.tokenizer, self.source, form, index)
+
+    def text(self, index: int) -> str:
+        return _text_of(self._score(index))
+
+    def _score(self, index: int) -> Score:
         assert self.source.builder is not None
         nth = find_builder(self.source.builder).nth
         assert nth is not None, "the recipe was checked"
         return nth(Wish(self.source.seed, self.source.split), index)
 
-    def table(self, index: int, form: Form) -> RowTable:
-        assert self.tokenizer is not None
-        return _laid_out(self.score(index), self.tokenizer, self.source, form, index)
-
-    def text(self, index: int) -> str:
-        return "\n".join(part.text for part in self.score(index).parts)
-
 
 class _Read:
-    """Examples of a file, each round through it in an order of its own."""
+    """Examples of a file; as many places as it has examples make a round, which has an order of its own."""
 
     def __init__(self, recipe: Recipe, source: Source, tokenizer: DataTokenizer | None) -> None:
         assert source.file is not None
         path = recipe.at(source.file)
-        self.source, self.tokenizer, self.seed = source, tokenizer, recipe.seed
-        is_scores = path.name.endswith(SCORES)
-        self.items: list[Score] | list[RowTable] = list(read_scores(path) if is_scores else read_tables(path))
-        if not self.items:
+        self._source, self._tokenizer, self._seed = source, tokenizer, recipe.seed
+        self._items: list[Score | RowTable] = []
+        if path.name.endswith(SCORES):
+            self._items.extend(read_scores(path))
+        else:
+            if tokenizer is not None:
+                _refuse_faults(path, tokenizer, recipe.topology)
+            self._items.extend(read_tables(path))
+        if not self._items:
             raise DataError(f"{path} has no examples")
         self._round = -1
-        self._order: np.ndarray[Any, np.dtype[np.int64]] = np.empty(0, np.int64)
-
-    def _item(self, index: int) -> Score | RowTable:
-        number, place = divmod(index, len(self.items))
-        if number != self._round:
-            self._order = np.random.default_rng((self.seed, number)).permutation(len(self.items))
-            self._round = number
-        return self.items[self._order[place]]
+        self._order: Ints = np.empty(0, np.int64)
 
     def table(self, index: int, form: Form) -> RowTable:
         item = self._item(index)
-        assert self.tokenizer is not None
+        assert self._tokenizer is not None
         if isinstance(item, Score):
-            return _laid_out(item, self.tokenizer, self.source, form, index)
-        return item if form == "streams" else serialise(item, self.tokenizer, TEXT)
+            return _laid_out(item, self._tokenizer, self._source, form, index)
+        return item if form == "streams" else serialise(item, self._tokenizer, TEXT)
 
     def text(self, index: int) -> str:
         item = self._item(index)
         if isinstance(item, RowTable):
             raise DataError(
-                f"{self.source.file} has tokens already; name their tokenizer in the recipe as tokenizer.file"
+                f"{self._source.file} has tokens already; name their tokenizer in the recipe as tokenizer.file"
             )
-        return "\n".join(part.text for part in item.parts)
+        return _text_of(item)
+
+    def _item(self, index: int) -> Score | RowTable:
+        number, place = divmod(index, len(self._items))
+        if number != self._round:
+            self._order = np.random.default_rng((self._seed, number)).permutation(len(self._items))
+            self._round = number
+        return self._items[self._order[place]]
+
+
+def _refuse_faults(path: Path, tokenizer: DataTokenizer, topology: Topology) -> None:
+    """Raise the first fault of a file of row tables, before hours are spent on it."""
+    fault = next(check_file(path, tokenizer, topology), None)
+    if fault is not None:
+        raise DataCorruptError(f"{path}, {fault}; `braid data check` finds all such faults")
+
+
+def _text_of(score: Score) -> str:
+    return "\n".join(part.text for part in score.parts)
 
 
 def _laid_out(score: Score, tokenizer: DataTokenizer, source: Source, form: Form, index: int) -> RowTable:
@@ -131,7 +154,8 @@ class Examples(Dataset[Queries]):
     ) -> None:
         self._sources = _sources(recipe, tokenizer)
         self._shares = [source.share for source in recipe.examples]
-        self._seed, self._tokenizer, self._form, self._weighing = recipe.seed, tokenizer, form, weighing
+        self._seed, self._tokenizer, self._weighing = recipe.seed, tokenizer, weighing
+        self._form: Form = form
         self._start, self._count = start, count
         self.streams = reading_of(recipe.topology, form).streams
 
@@ -139,10 +163,13 @@ class Examples(Dataset[Queries]):
         return self._count
 
     def table(self, index: int) -> RowTable:
-        """An example in rows."""
+        """An example in rows.
+
+        Args:
+            index: Of the example in this stage.
+        """
         place = self._start + index
-        source = _drawn(self._sources, self._shares, self._seed, place)
-        return source.table(place, self._form)
+        return _drawn(self._sources, self._shares, self._seed, place).table(place, self._form)
 
     def __getitem__(self, index: int) -> Queries:
         place = self._start + index
@@ -174,14 +201,14 @@ def texts_of(recipe: Recipe) -> Iterator[str]:
         yield _drawn(sources, shares, recipe.seed, place).text(place)
 
 
-def _sources(recipe: Recipe, tokenizer: DataTokenizer | None) -> list[_Tables]:
+def _sources(recipe: Recipe, tokenizer: DataTokenizer | None) -> list[_Places]:
     return [
         _Built(source, tokenizer) if source.builder is not None else _Read(recipe, source, tokenizer)
         for source in recipe.examples
     ]
 
 
-def _drawn(sources: Sequence[_Tables], shares: Sequence[float], seed: int, place: int) -> _Tables:
+def _drawn(sources: Sequence[_Places], shares: Sequence[float], seed: int, place: int) -> _Places:
     """The source of the example at a place."""
     if len(sources) == 1:
         return sources[0]

@@ -1,16 +1,23 @@
 """The folder of a trained network: what `transformers` loads, and beside it what makes it a model of streams.
 
 Checkpoints of a run and finished models have the same files, so that each checkpoint can be loaded, too.
+
+    config.json, model.safetensors, tokenizer.json, …   as `transformers` has them; silence is a row of the tables
+    braid.json, braid.safetensors                       streams and their embeddings, of a network that has them
+    adapter.safetensors                                 of an adapted network: what a run goes on from
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -20,9 +27,9 @@ from braid.errors import TrainingError
 from braid.model.checkpoint import TrainedStreams, TrainedTopology, write_streams
 from braid.model.convert import quiet_transformers
 from braid.streams.topology import Topology
-from braid.train.network import StreamNetwork
+from braid.train.network import StreamNetwork, token_tables
 
-__all__ = ["is_adapted", "load_weights", "stock_tokenizer", "write_network"]
+__all__ = ["is_adapted", "load_weights", "remove", "stock_tokenizer", "sync", "write_network"]
 
 _ADAPTER = "adapter.safetensors"
 """Weights of adapters alone, from which a run goes on; the network beside it has them merged in."""
@@ -58,7 +65,7 @@ def write_network(
     network: StreamNetwork,
     tokenizer: Any,
     topology: Topology,
-    state: dict[str, Tensor] | None = None,
+    state: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write a network, its tokenizer and, where it has streams, what they are.
 
@@ -71,15 +78,15 @@ def write_network(
     """
     folder.mkdir(parents=True, exist_ok=True)
     state = network.state_dict() if state is None else state
+    weights = network.settled(state)
     with quiet_transformers():
-        weights = _merged(network, state) if is_adapted(network) else network.settled(state)
-        _stock(network).save_pretrained(folder, state_dict=weights)
+        if is_adapted(network):
+            _stock(network).save_pretrained(folder, state_dict=_merged(network, weights))
+        else:
+            _stock(network).save_pretrained(folder, state_dict=weights)
         tokenizer.save_pretrained(folder)
     if is_adapted(network):
-        save_file(
-            {name: each.contiguous() for name, each in state.items() if "lora_" in name or not name.startswith("hf.")},
-            folder / _ADAPTER,
-        )
+        save_file(_trained_alone(state), folder / _ADAPTER)
     if network.silence_id is not None:
         trained = TrainedStreams(topology=TrainedTopology.of(topology), silence_token_id=network.silence_id)
         write_streams(folder, trained, state["stream_embeddings"])
@@ -88,21 +95,45 @@ def write_network(
 def load_weights(folder: Path, network: StreamNetwork) -> None:
     """Put the weights of a folder that `write_network` wrote into a network.
 
+    Args:
+        folder: A checkpoint, or the model of the stage before; what it has not, such as the streams of a network that
+            took turns, stays as it is.
+        network: Of the same shape.
+
     Raises:
-        TrainingError: They do not fit.
+        TrainingError: They do not fit, or a file is damaged.
     """
     try:
         if is_adapted(network):
-            network.load_state_dict(load_file(folder / _ADAPTER), strict=False)
+            told = network.load_state_dict(load_file(folder / _ADAPTER), strict=False)
+            _refuse_others(
+                folder, [name for name in told.missing_keys if "lora_" in name], told.unexpected_keys
+            )
             return
-        _take(network, _stock_weights(folder), folder)
+        told = network.hf.load_state_dict(_stock_weights(folder), strict=False)
+        _refuse_others(folder, _untied(network, told.missing_keys), told.unexpected_keys)
         streams = folder / "braid.safetensors"
         with torch.no_grad():
             if network.stream_embeddings is not None and streams.is_file():
                 network.stream_embeddings.copy_(load_file(streams)["stream_embeddings"])
-            _take_silence(network)
-    except (OSError, KeyError, RuntimeError, ValueError) as error:
-        raise TrainingError(f"{folder} cannot be gone on from: {error}") from error
+            network.take_silence()
+    except (OSError, KeyError, RuntimeError, ValueError, SafetensorError) as error:
+        raise TrainingError(
+            f"{folder} cannot be gone on from ({error}); remove it to go on from what was before"
+        ) from error
+
+
+def sync(folder: Path) -> None:
+    """Have all files of a folder on the disk, so that what is said about them holds after a power cut, too."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def remove(folder: Path) -> None:
+    """A folder that is no use, such as a checkpoint that was cut off."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _stock_weights(folder: Path) -> dict[str, Tensor]:
@@ -113,53 +144,48 @@ def _stock_weights(folder: Path) -> dict[str, Tensor]:
     return {name: each for file in files for name, each in load_file(folder / file).items()}
 
 
-def _take(network: StreamNetwork, weights: dict[str, Tensor], folder: Path) -> None:
-    told = network.hf.load_state_dict(weights, strict=False)
-    tied = {
-        name
-        for name, each in network.hf.state_dict(keep_vars=True).items()
-        if each is network.hf.get_input_embeddings().weight
-    }
-    missing = [name for name in told.missing_keys if name not in tied]
-    if missing or told.unexpected_keys:
+def _refuse_others(folder: Path, missing: list[str], unexpected: list[str]) -> None:
+    if missing or unexpected:
         raise TrainingError(
-            f"{folder} has other weights than the network: {', '.join([*missing, *told.unexpected_keys][:4])}"
+            f"{folder} has other weights than the network: {', '.join([*missing, *unexpected][:4])}"
         )
 
 
-def _take_silence(network: StreamNetwork) -> None:
-    """Of the tables, where `settled` put it."""
-    if network.silence is None or network.silence_id is None:
-        return
-    table, head = network.hf.get_input_embeddings(), network.hf.get_output_embeddings()
-    network.silence.copy_(table.weight[network.silence_id])
-    if network.silence_head is not None:
-        network.silence_head.copy_(head.weight[network.silence_id])
+def _untied(network: StreamNetwork, names: list[str]) -> list[str]:
+    """Those that are not the table of the tokens under another name, which is written once."""
+    table, _ = token_tables(network.hf)
+    weights = network.hf.state_dict(keep_vars=True)
+    return [name for name in names if weights[name] is not table.weight]
 
 
 def _stock(network: StreamNetwork) -> PreTrainedModel:
     """The network without adapters around it."""
-    return network.hf.get_base_model() if is_adapted(network) else network.hf  # type: ignore[operator, return-value]
+    hf: Any = network.hf
+    return hf.get_base_model() if is_adapted(network) else hf
 
 
-def _merged(network: StreamNetwork, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of the stock network with the adapters merged in, and silence in its tables."""
-    weights: dict[str, Tensor] = {}
-    prefix = "hf.base_model.model."
-    config = network.hf.peft_config["default"]  # type: ignore[index]
-    for name, each in network.settled(state).items():
-        name = f"hf.{name}"
-        if "lora_" in name:
-            continue
-        plain = name.removeprefix(prefix).replace(".base_layer", "")
-        if ".base_layer.weight" in name:
-            stem = name.removesuffix(".base_layer.weight")
-            down, up = state[f"{stem}.lora_A.default.weight"], state[f"{stem}.lora_B.default.weight"]
-            each = each + (config.lora_alpha / config.r) * (up @ down)
-        weights[plain] = each
-    return weights
+def _trained_alone(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Adapters, and what only streams have."""
+    return {
+        name: each.contiguous()
+        for name, each in state.items()
+        if "lora_" in name or not name.startswith("hf.")
+    }
 
 
-def remove(folder: Path) -> None:
-    """A folder that is no use, such as a checkpoint that was cut off."""
-    shutil.rmtree(folder, ignore_errors=True)
+def _merged(network: StreamNetwork, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of the stock network with the adapters merged in.
+
+    Not by `peft`, whose modules have no weights of their own where processes share them.
+    """
+    merged = {name: each for name, each in weights.items() if "lora_" not in name}
+    for name, module in network.hf.named_modules():
+        if f"{name}.lora_A.default.weight" in weights:
+            down, up = weights[f"{name}.lora_A.default.weight"], weights[f"{name}.lora_B.default.weight"]
+            added = cast("Any", module).scaling["default"] * (up @ down)
+            key = f"{name}.base_layer.weight"
+            merged[key] = merged[key] + (added.T if getattr(module, "fan_in_fan_out", False) else added)
+    return {
+        name.removeprefix("base_model.model.").replace(".base_layer.", "."): each
+        for name, each in merged.items()
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from transformers import PreTrainedModel
 
 from braid.train.staircase import STAIRCASE, register
 
-__all__ = ["StreamNetwork"]
+__all__ = ["StreamNetwork", "token_tables"]
 
 
 class StreamNetwork(nn.Module):
@@ -36,15 +37,28 @@ class StreamNetwork(nn.Module):
         self.hf = hf
         self.config = hf.config
         self.silence_id = silence_id
-        table, head = _tables(hf)
+        table, head = token_tables(hf)
+        self.is_tied = head.weight is table.weight
         width, dtype = table.embedding_dim, table.weight.dtype
-        self.stream_embeddings = nn.Parameter(torch.zeros(num_streams, width, dtype=dtype)) if num_streams else None
+        self.stream_embeddings = (
+            nn.Parameter(torch.zeros(num_streams, width, dtype=dtype)) if num_streams else None
+        )
         self.silence = self.silence_head = None
         if silence_id is not None:
             self.silence = nn.Parameter(table.weight[silence_id].detach().clone())
-            if head.weight is not table.weight:
+            if not self.is_tied:
                 self.silence_head = nn.Parameter(head.weight[silence_id].detach().clone())
         self.register_buffer("_no_mask", torch.zeros(1, 1, 1, 1, dtype=torch.bool), persistent=False)
+
+    @property
+    def _no_split_modules(self) -> Any:
+        """For FSDP: what is shared out as one."""
+        return getattr(self.hf, "_no_split_modules", None)
+
+    @property
+    def weights_dtype(self) -> torch.dtype:
+        """Of its weights."""
+        return next(self.parameters()).dtype
 
     @property
     def own_parameters(self) -> dict[str, nn.Parameter]:
@@ -80,9 +94,12 @@ class StreamNetwork(nn.Module):
         self, ids: Tensor, streams: Tensor, rows: Tensor, plan: dict[str, Any], asked: Tensor
     ) -> Tensor:
         """Logits of the queries that are asked, `[n, V]`."""
-        embedded = self.hf.get_input_embeddings()(ids)
+        table, head = token_tables(self.hf)
+        embedded = table(ids)
         if self.silence is not None:
-            embedded = torch.where((ids == self.silence_id)[:, None], self.silence, embedded)
+            scale = getattr(table, "embed_scale", None)
+            silence = self.silence if scale is None else self.silence * scale.to(self.silence.dtype)
+            embedded = torch.where((ids == self.silence_id)[:, None], silence, embedded)
         if self.stream_embeddings is not None:
             embedded = embedded + self.stream_embeddings[streams]
         told = self.hf(
@@ -98,10 +115,23 @@ class StreamNetwork(nn.Module):
         if self.silence is None:
             return logits
         silence = self.silence if self.silence_head is None else self.silence_head
-        silent = _finished(self.config, told.hidden_states[-1][0, asked] @ silence)
-        return logits.index_copy(1, torch.tensor([self.silence_id], device=logits.device), silent[:, None])
+        silent = told.hidden_states[-1][0, asked] @ silence
+        bias: Any = head.bias
+        silent = _finished(self.config, silent if bias is None else silent + bias[self.silence_id])
+        place = torch.tensor([self.silence_id], device=logits.device)
+        return logits.index_copy(1, place, silent[:, None].to(logits.dtype))
 
-    def settled(self, state: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+    def take_silence(self) -> None:
+        """Take silence from the network's tables, where `settled` put it."""
+        if self.silence is None:
+            return
+        table, head = token_tables(self.hf)
+        with torch.no_grad():
+            self.silence.copy_(table.weight[self.silence_id])
+            if self.silence_head is not None:
+                self.silence_head.copy_(head.weight[self.silence_id])
+
+    def settled(self, state: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Weights of the network alone, with what silence has learned in its tables.
 
         Args:
@@ -109,15 +139,14 @@ class StreamNetwork(nn.Module):
         """
         state = self.state_dict() if state is None else state
         weights = {name.removeprefix("hf."): each for name, each in state.items() if name.startswith("hf.")}
-        if self.silence_id is None:
-            return weights
-        table, head = _tables(self.hf)
-        for name, module in self.hf.named_modules():
-            if module is table:
-                weights[f"{name}.weight"] = _with_row(weights[f"{name}.weight"], self.silence_id, state["silence"])
-            elif module is head and f"{name}.weight" in weights:
-                row = state.get("silence_head", state["silence"])
-                weights[f"{name}.weight"] = _with_row(weights[f"{name}.weight"], self.silence_id, row)
+        names = {id(module): f"{name}.weight" for name, module in self.hf.named_modules()}
+        table, head = (names[id(module)] for module in token_tables(self.hf))
+        if self.is_tied:
+            weights.pop(head, None)  # the table under another name
+        if self.silence_id is not None:
+            weights[table] = _with_row(weights[table], self.silence_id, state["silence"])
+            if not self.is_tied:
+                weights[head] = _with_row(weights[head], self.silence_id, state["silence_head"])
         return weights
 
 
@@ -136,8 +165,8 @@ def _finished(config: Any, logits: Tensor) -> Tensor:
     return logits if cap is None else torch.tanh(logits / cap) * cap
 
 
-def _tables(hf: PreTrainedModel) -> tuple[nn.Embedding, nn.Linear]:
-    """The table of the tokens, and the head."""
+def token_tables(hf: Any) -> tuple[nn.Embedding, nn.Linear]:
+    """The table of a network's tokens, and its head; one and the same weight where they are tied."""
     table, head = hf.get_input_embeddings(), hf.get_output_embeddings()
     assert isinstance(table, nn.Embedding), "a language model has a table of its tokens"
     assert isinstance(head, nn.Linear), "a causal language model has a head"

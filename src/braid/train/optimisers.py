@@ -9,13 +9,13 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
-from braid.train.network import StreamNetwork
+from braid.train.network import StreamNetwork, token_tables
 from braid.train.recipe import Stage
 
 __all__ = ["Joined", "optimiser_of"]
 
 _STREAM_PACE = 5.0
-"""Stream vectors and silence are few and begin at nothing: they learn this much faster unless a recipe says otherwise."""
+"""Stream vectors and silence are few and begin at nothing: by default they learn this much faster."""
 
 _MATRIX_PACE = 2.0
 
@@ -62,7 +62,7 @@ def optimiser_of(network: StreamNetwork, stage: Stage) -> Optimizer:
     """
     own = set(network.own_parameters)
     trained = {name: each for name, each in network.named_parameters() if each.requires_grad}
-    tables = {id(table.weight) for table in (network.hf.get_input_embeddings(), network.hf.get_output_embeddings())}
+    tables = {id(table.weight) for table in token_tables(network.hf)}
     matrices, decayed, others, streams = [], [], [], []
     for name, each in trained.items():
         if name in own:
@@ -80,7 +80,11 @@ def optimiser_of(network: StreamNetwork, stage: Stage) -> Optimizer:
         {"params": streams, "weight_decay": 0.0, "lr": stage.stream_learning_rate or rate * _STREAM_PACE},
     ]
     adam = AdamW(
-        [group for group in groups if group["params"]], lr=rate, betas=(0.9, stage.beta2), eps=1e-8, foreach=True
+        [group for group in groups if group["params"]],
+        lr=rate,
+        betas=(0.9, stage.beta2),
+        eps=1e-8,
+        foreach=True,
     )
     if stage.optimizer == "adamw" or not matrices:
         return adam

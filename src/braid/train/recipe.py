@@ -1,14 +1,13 @@
 """Recipes: all that decides what a training run becomes, in one YAML file.
 
     name: little
-    topology: {streams: {user: {direction: input}, thought: {}, output: {}}, reads: {thought: [user]}}
-    examples:
-      - {builder: stories, seed: 1}
+    topology:
+      streams: {user: {direction: input}, thought: {direction: output}, output: {direction: output}}
+      reads: {thought: [user]}
+    examples: [{builder: stories, seed: 1}]
     tokenizer: {size: 1500}
-    network: {hidden_size: 128, num_hidden_layers: 4}
-    stages:
-      - {form: turns, steps: 1000}
-      - {form: streams, steps: 2000}
+    network: {settings: {hidden_size: 128, num_hidden_layers: 4}}
+    stages: [{form: turns, steps: 1000}, {form: streams, steps: 2000}]
 
 Paths in a recipe are relative to the recipe.
 """
@@ -23,9 +22,10 @@ from pydantic import Field, ValidationError, model_validator
 from braid.data.build import ARRIVAL_MIX
 from braid.data.layout import ARRIVALS
 from braid.data.sources import find_builder
-from braid.errors import BraidError, RecipeError, TopologyError
+from braid.data.tables import FORMATS
+from braid.errors import BraidError, DataError, RecipeError, TopologyError
 from braid.streams.presets import topology
-from braid.streams.strict import Frozen, StrictModel, hint, translated
+from braid.streams.strict import Frozen, StrictModel, hint, problem, translated
 from braid.streams.topology import Topology
 from braid.streams.yaml_form import load_yaml
 
@@ -60,16 +60,31 @@ class Source(_RecipeModel):
     @model_validator(mode="after")
     def _is_one(self) -> Self:
         if (self.builder is None) == (self.file is None):
-            raise RecipeError("a source of examples has either a builder or a file")
-        if self.builder is not None and find_builder(self.builder).nth is None:
-            raise RecipeError(
-                f"{self.builder} cannot give its examples by their place; build a file with "
-                f"`braid data build {self.builder}` and name it as `file`"
-            )
+            raise problem("a source of examples has either a builder or a file")
+        if self.builder is not None:
+            _require_places(self.builder, self.split)
+        if self.file is not None and not self.file.name.endswith(FORMATS):
+            raise problem(f"{self.file} is neither .scores.jsonl, .jsonl nor .parquet", key="file")
         known = (ARRIVAL_MIX, *ARRIVALS)
         if self.arrival not in known:
-            raise RecipeError(f"there is no arrival {self.arrival!r}; {hint(self.arrival, known)}")
+            raise problem(f"there is no arrival {self.arrival!r}; {hint(self.arrival, known)}", key="arrival")
         return self
+
+
+def _require_places(builder: str, split: str) -> None:
+    """Refuse a builder that cannot give the example at a place."""
+    try:
+        found = find_builder(builder)
+    except DataError as error:
+        raise problem(str(error), key="builder") from error
+    if found.nth is None:
+        raise problem(
+            f"{builder} cannot give its examples by their place; build a file with `braid data build {builder}` and "
+            "name it as `file`",
+            key="builder",
+        )
+    if split not in found.splits:
+        raise problem(f"{builder} has no split {split!r}; {hint(split, found.splits)}", key="split")
 
 
 class TokenizerWish(_RecipeModel):
@@ -95,7 +110,7 @@ class Network(_RecipeModel):
     """The network: of a stock model, or from scratch.
 
     Args:
-        base: Alias, folder or hub id of a stock model.
+        base: Alias, folder or hub id of a stock model, or of one that was trained on the same streams.
         model_type: What `transformers` calls the architecture of one from scratch.
         settings: Of its configuration.
     """
@@ -107,7 +122,7 @@ class Network(_RecipeModel):
     @model_validator(mode="after")
     def _is_one(self) -> Self:
         if self.base is not None and self.settings:
-            raise RecipeError("network: a stock model (`base`) has its settings already")
+            raise problem("a stock model (`base`) has its settings already; leave them out", key="settings")
         return self
 
 
@@ -120,7 +135,7 @@ class Lora(_RecipeModel):
     """
 
     rank: int = Field(default=16, ge=1)
-    alpha: float = Field(default=32, gt=0)
+    alpha: int = Field(default=32, ge=1)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     targets: tuple[str, ...] | str = "all-linear"
 
@@ -164,7 +179,7 @@ class Stage(_RecipeModel):
 
     @property
     def num_examples(self) -> int:
-        """Of one process."""
+        """Of each process."""
         return self.steps * self.batch * self.accumulate
 
 
@@ -183,8 +198,9 @@ class Recipe(_RecipeModel):
         save_every: Steps from one checkpoint to the next.
         log_every: Steps from one line of the log to the next.
         trackers: Of `transformers`, such as `tensorboard` or `wandb`.
+        workers: Processes that lay examples out while the network computes; 0 lays them out in between.
         fsdp: Whether processes share the network (FSDP2) instead of each having all of it.
-        dtype: Of the weights.
+        dtype: What is computed in. The weights are of the same, but float32 under `bfloat16`.
         folder: Where the recipe is; paths are relative to it.
     """
 
@@ -199,6 +215,7 @@ class Recipe(_RecipeModel):
     save_every: int = Field(default=500, ge=1)
     log_every: int = Field(default=50, ge=1)
     trackers: tuple[str, ...] = ()
+    workers: int = Field(default=0, ge=0)
     fsdp: bool = False
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     folder: Path = Field(default=Path(), exclude=True)
@@ -215,14 +232,19 @@ class Recipe(_RecipeModel):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.topology.decoding != "rows":
-            raise RecipeError("topology: training makes a model of rows; leave `decoding` out")
+            raise problem("training makes a model of rows; leave `decoding` out", key="topology.decoding")
+        if self.topology.silence != "dropped":
+            raise problem(
+                "a model is trained with silence that takes no slot; leave it out", key="topology.silence"
+            )
         if self.lora is not None and self.network.base is None:
-            raise RecipeError("lora: adapters need a stock network; name one as network.base")
-        for number, stage in enumerate(self.stages, start=1):
+            raise problem("adapters need a stock network; name one as network.base", key="lora")
+        for place, stage in enumerate(self.stages):
             for name in stage.weights:
                 if name not in self.topology.streams:
-                    raise RecipeError(
-                        f"stages, number {number}: there is no stream {name!r}; {hint(name, self.topology.streams)}"
+                    raise problem(
+                        f"there is no stream {name!r}; {hint(name, self.topology.streams)}",
+                        key=f"stages[{place}].weights",
                     )
         return self
 
@@ -246,10 +268,21 @@ class Recipe(_RecipeModel):
             raise RecipeError(f"{path}: {translated(error, RecipeError)}") from error
 
     def as_baseline(self) -> Self:
-        """The same run with every stage in turns: the single-stream baseline on the same examples."""
+        """The same run with every stage in turns: the single-stream baseline on the same examples.
+
+        Returns:
+            A recipe that can be run in the same folder; what both have in common is trained once.
+        """
         stages = tuple(stage.model_copy(update={"form": "turns"}) for stage in self.stages)
         return self.model_copy(update={"stages": stages})
 
     def at(self, path: Path) -> Path:
-        """A path that the recipe names."""
-        return path if path.is_absolute() else self.folder / path
+        """Where a path that the recipe names is."""
+        return self.folder / path
+
+    @property
+    def base(self) -> str:
+        """The stock network: a folder or file beside the recipe, or else what `braid.load` takes."""
+        assert self.network.base is not None
+        beside = self.folder / self.network.base
+        return str(beside) if beside.exists() else self.network.base

@@ -1,0 +1,242 @@
+"""What an evaluation found, in words, tables and plots; also where streams did not pay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from braid.eval.report import Bars, Block, Curve, Heading, Table, Text
+
+__all__ = ["audit_document", "solve_document"]
+
+_PAYS = 0.05
+"""Cut of rows or seconds below which streams are said not to pay."""
+
+Json = Mapping[str, Any]
+
+
+def solve_document(found: Json) -> list[Block]:
+    """The report of `braid eval solve`."""
+    splits: Json = found["splits"]
+    blocks: list[Block] = [
+        Heading(f"Solving while reading: {found['model']}", 1),
+        Text(_about(found)),
+        Heading("Accuracy"),
+        Bars("Share of right answers, with 95 % intervals.", {n: _accuracies(s) for n, s in splits.items()}, 1.0),
+        Table(
+            ["problems", "n", "streams, paced", "streams, typed", "baseline", "paired difference (paced)"],
+            [_accuracy_row(name, split) for name, split in splits.items()],
+        ),
+        Text("An answer that begins before its question has been read counts as wrong."),
+        Heading("Waiting for the answer"),
+        Table(
+            ["problems", "pace", "TNFT mean", "TNFT median", "label bound", "rows to the whole answer", "baseline", "cut"],
+            [row for name, split in splits.items() for row in _waiting_rows(name, split)],
+        ),
+        Heading("Size"),
+        Table(
+            ["problems", "pace", "rows", "tokens a row", "MSL", "KV tokens", "MSL, baseline", "ratio"],
+            [row for name, split in splits.items() for row in _size_rows(name, split)],
+        ),
+    ]
+    blocks += _wait_blocks(found)
+    blocks += _second_blocks(found)
+    return [*blocks, Heading("Where streams do not pay"), *_losses(found)]
+
+
+def audit_document(found: Json) -> list[Block]:
+    """The report of `braid eval audit`."""
+    splits: Json = found["splits"]
+    return [
+        Heading(f"Auditing while it is written: {found['model']}", 1),
+        Text(_about(found)),
+        Bars(
+            "Share of planted faults that were flagged, with 95 % intervals.",
+            {
+                name: {
+                    who: _interval(split[who]["flagged"]) for who in ("streams", "baseline") if who in split
+                }
+                for name, split in splits.items()
+            },
+            1.0,
+        ),
+        Table(
+            ["solutions", "who", "flagged", "kind named", "false alarms of flags", "of sound steps", "delay, median rows",
+             "verdict right"],
+            [_audit_row(name, who, split[who]) for name, split in splits.items() for who in ("streams", "baseline")
+             if who in split],
+        ),
+        Table(
+            ["solutions", "kind of fault", "flagged"],
+            [
+                [split["what"], kind, _share(value)]
+                for split in splits.values()
+                for kind, value in split["streams"]["by_kind"].items()
+            ],
+        ),
+        Table(
+            ["solutions", "rows", "MSL", "rows beside the baseline", "MSL beside the baseline"],
+            [
+                [
+                    split["what"],
+                    str(split["streams"]["rows"]),
+                    str(split["streams"]["msl"]),
+                    str(split.get("difference", {}).get("rows_ratio", "")),
+                    str(split.get("difference", {}).get("msl_ratio", "")),
+                ]
+                for split in splits.values()
+            ],
+        ),
+    ]  # fmt: skip
+
+
+def _about(found: Json) -> str:
+    beside = f", beside {found['baseline']}" if found["baseline"] else ""
+    return f"{found['n']} examples, seed {found['seed']}, topology {found['topology']}{beside}; Braid {found['braid']}."
+
+
+def _accuracies(split: Json) -> dict[str, tuple[float, float, float]]:
+    bars = {f"streams, {pace}": _interval(figures["accuracy"]) for pace, figures in split["streams"].items()}
+    if "baseline" in split:
+        bars["baseline"] = _interval(split["baseline"]["accuracy"])
+    return bars
+
+
+def _accuracy_row(name: str, split: Json) -> list[str]:
+    paced, typed = split["streams"]["paced"]["accuracy"], split["streams"]["typed"]["accuracy"]
+    baseline = split.get("baseline", {}).get("accuracy")
+    difference = split.get("difference", {}).get("paced", {}).get("accuracy")
+    return [
+        split["what"] if split["what"] != name else name,
+        str(paced["n"]),
+        _share(paced),
+        _share(typed),
+        _share(baseline) if baseline else "",
+        _points(difference) if difference else "",
+    ]
+
+
+def _waiting_rows(name: str, split: Json) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for pace, figures in split["streams"].items():
+        tnft, after = figures["tnft"], figures["rows_after_question"]
+        cut = split.get("difference", {}).get(pace, {}).get("rows_after_question_cut")
+        rows.append(
+            [
+                name,
+                pace,
+                f"{tnft['value']:.2f}",
+                f"{tnft['median']:g}",
+                f"{tnft['label_bound']:.2f}" if "label_bound" in tnft else "",
+                f"{after['value']:.2f}",
+                f"{split['baseline']['rows_after_question']['value']:.2f}" if "baseline" in split else "",
+                _percent(cut),
+            ]
+        )
+    return rows
+
+
+def _size_rows(name: str, split: Json) -> list[list[str]]:
+    return [
+        [
+            name,
+            pace,
+            f"{figures['rows']:.1f}",
+            str(figures["tokens_per_row"]),
+            f"{figures['msl']:.1f}",
+            f"{figures['kv_tokens']:.1f}",
+            f"{split['baseline']['msl']:.1f}" if "baseline" in split else "",
+            str(split.get("difference", {}).get(pace, {}).get("msl_ratio", "")),
+        ]
+        for pace, figures in split["streams"].items()
+    ]
+
+
+def _wait_blocks(found: Json) -> list[Block]:
+    sweep = found.get("wait_k")
+    if not sweep:
+        return []
+    points = [(float(wait), *_interval(figures["accuracy"])) for wait, figures in sweep["by_wait"].items()]
+    return [
+        Heading("Waiting for so many tokens first"),
+        Curve("Share of right answers by wait-k, paced.", "tokens of the question", points, 1.0),
+        Text(f"The best and the worst wait lie {100 * sweep['spread']:.1f} points apart."),
+    ]
+
+
+def _second_blocks(found: Json) -> list[Block]:
+    seconds = found.get("seconds")
+    if not seconds:
+        return []
+    rows: list[list[str]] = []
+    for pace, figures in seconds.items():
+        for who in ("streams", "baseline"):
+            if who in figures:
+                of = figures[who]
+                rows.append(
+                    [
+                        pace,
+                        who,
+                        f"{1000 * of['ttfat_s']['value']:.0f}",
+                        f"{1000 * of['whole_answer_s']['value']:.0f}",
+                        f"{of['ms_per_row']:.1f}",
+                    ]
+                )
+    return [
+        Heading("Seconds, one session alone"),
+        Table(["pace", "who", "first answer token (ms)", "whole answer (ms)", "ms a row"], rows),
+        Text("From the last token of the question; typed is five tokens a second, paste is all at once."),
+    ]
+
+
+def _losses(found: Json) -> list[Block]:
+    """What did not pay, from the figures themselves."""
+    said: list[str] = []
+    for pace, figures in found.get("seconds", {}).items():
+        cut = figures.get("whole_answer_cut")
+        if cut is not None and cut < _PAYS:
+            said.append(
+                f"{pace}: the whole answer comes {_percent(-cut)} later than the baseline's. With everything there at "
+                "once there is nothing to read along with, and a row a token of input is slower than one prefill."
+            )
+    for name, split in found["splits"].items():
+        for bin_ in split.get("by_length", ()):
+            if bin_["baseline"] and 1 - bin_["streams"] / bin_["baseline"] < _PAYS:
+                said.append(
+                    f"{name}, thoughts of {bin_['from']} to {bin_['to'] - 1} tokens ({bin_['n']} problems): "
+                    f"{bin_['streams']:.1f} rows after the question, the baseline {bin_['baseline']:.1f}."
+                )
+        difference = split.get("difference", {}).get("paced", {}).get("accuracy")
+        if difference and difference["high"] < 0:
+            said.append(f"{name}: accuracy is {_points(difference)} points from the baseline's.")
+    return [Text(text) for text in said] or [Text("Nowhere in what was measured here.")]
+
+
+def _audit_row(name: str, who: str, figures: Json) -> list[str]:
+    alarms, delay = figures["false_alarms"], figures["delay_rows"]["median"]
+    return [
+        name,
+        who,
+        _share(figures["flagged"]),
+        _share(figures["named"]),
+        _percent(alarms["of_flags"]),
+        _percent(alarms["of_sound_steps"]),
+        f"{delay:g}" if who == "streams" and delay is not None else "",
+        _share(figures["verdict"]),
+    ]
+
+
+def _interval(value: Json) -> tuple[float, float, float]:
+    return value["value"], value["low"], value["high"]
+
+
+def _share(value: Json) -> str:
+    return f"{100 * value['value']:.1f} % ({100 * value['low']:.1f} to {100 * value['high']:.1f})"
+
+
+def _points(value: Json) -> str:
+    return f"{100 * value['value']:+.1f} ({100 * value['low']:+.1f} to {100 * value['high']:+.1f})"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.0f} %"

@@ -1,0 +1,166 @@
+"""The evaluations whole: what is asked, in which order, and the one JSON object that comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from braid._version import __version__
+from braid.bench.machine import describe_machine
+from braid.data.tokens import DataTokenizer
+from braid.eval import audit
+from braid.eval.baseline import Baseline
+from braid.eval.play import Pace
+from braid.eval.problems import SPLITS, Problem, gsm_problems, outside_problems, own_problems, story_problems
+from braid.eval.solve import (
+    OnProgress,
+    answer_in_streams,
+    answer_in_turns,
+    by_length,
+    compare,
+    figures_of,
+    label_bounds,
+    seconds_of,
+    sweep_waits,
+)
+from braid.model.loading import load
+from braid.model.model import Model
+from braid.streams.presets import topology as preset
+from braid.streams.topology import Topology
+
+__all__ = ["Contenders", "evaluate_audit", "evaluate_solve"]
+
+WAITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+
+
+@dataclass(frozen=True)
+class Contenders:
+    """Who is evaluated.
+
+    Args:
+        model: Of streams.
+        topology: Of its streams.
+        turns: Its single-stream baseline; None leaves all comparisons out.
+    """
+
+    model: Model
+    topology: Topology
+    turns: Baseline | None = None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Who they are, for a report."""
+        return {
+            "model": self.model.name,
+            "baseline": self.turns.name if self.turns else None,
+            "topology": self.topology.name,
+            "braid": __version__,
+            "machine": describe_machine(),
+        }
+
+
+def evaluate_solve(
+    who: Contenders,
+    *,
+    n: int = 4000,
+    seed: int = 7,
+    files: Sequence[Path] = (),
+    gsm: bool = True,
+    waits: Sequence[int] = WAITS,
+    timed: int = 40,
+    on_progress: OnProgress = lambda what, done, of: None,
+) -> dict[str, Any]:
+    """Solve word problems while they arrive.
+
+    Args:
+        who: Is evaluated.
+        n: Problems in all, spread over the splits.
+        seed: Of the generator's series.
+        files: Problems of one's own, each file reported by itself and unfiltered.
+        gsm: Whether `gsm_symbolic` is asked, too.
+        waits: Tokens of the question that the outputs wait for, for the sweep; a fifth of the problems each.
+        timed: Problems that are timed, one session alone.
+        on_progress: Is told how far it is.
+
+    Raises:
+        DataCorruptError: A file holds no problems.
+        DataError: `gsm_symbolic` is wanted, and `reasoning-gym` is not installed.
+    """
+    each = max(1, n // len(SPLITS))
+    sets: dict[str, list[Problem]] = {split: story_problems(split, each, seed) for split in SPLITS}
+    for path in files:
+        sets[path.stem] = own_problems(path)
+    if gsm:
+        sets["gsm_symbolic"] = gsm_problems(max(1, each // 5), seed)
+    sets["outside"] = outside_problems(max(1, each // 5), seed)
+    tokenizer = DataTokenizer(who.model.codec.hf.backend_tokenizer)
+    found: dict[str, Any] = {"task": "solve", **who.about, "n": n, "seed": seed, "splits": {}}
+    for name, problems in sets.items():
+        found["splits"][name] = _split(who, name, problems, tokenizer, on_progress)
+    few = sets["numbers"][: max(1, each // 5)]
+    if waits:
+        found["wait_k"] = sweep_waits(who.model, who.topology, few, waits, on_progress)
+    if timed:
+        plain = None
+        if who.turns is not None:
+            plain = (load(who.turns.name), preset("plain"), who.turns.thought_end)
+        found["seconds"] = seconds_of(who.model, who.topology, plain, sets["numbers"][:timed], on_progress)
+    return found
+
+
+def _split(
+    who: Contenders, name: str, problems: Sequence[Problem], tokenizer: DataTokenizer, on_progress: OnProgress
+) -> dict[str, Any]:
+    """Figures of one set of problems."""
+
+    def told(what: str, done: int, of: int) -> None:
+        on_progress(f"{name}: {what}", done, of)
+
+    paces: tuple[Pace, ...] = ("paced", "typed")
+    answers = {pace: answer_in_streams(who.model, who.topology, problems, pace, told) for pace in paces}
+    found: dict[str, Any] = {
+        "what": SPLITS.get(name, name),
+        "streams": {
+            pace: figures_of(given, label_bounds(problems, pace, tokenizer)) for pace, given in answers.items()
+        },
+    }
+    if who.turns is not None:
+        turned = answer_in_turns(who.turns, problems, told)
+        found["baseline"] = figures_of(turned)
+        found["difference"] = {pace: compare(given, turned) for pace, given in answers.items()}
+        found["by_length"] = by_length(problems, answers["paced"], turned)
+    return found
+
+
+def evaluate_audit(
+    who: Contenders,
+    *,
+    n: int = 2000,
+    seed: int = 7,
+    on_progress: OnProgress = lambda what, done, of: None,
+) -> dict[str, Any]:
+    """Flag planted faults while a solution is written.
+
+    Args:
+        who: Is evaluated.
+        n: Solutions in all, spread over the splits.
+        seed: Of the generator's series.
+        on_progress: Is told how far it is.
+    """
+    found: dict[str, Any] = {"task": "audit", **who.about, "n": n, "seed": seed, "splits": {}}
+    for name, what in audit.SPLITS.items():
+
+        def told(doing: str, done: int, of: int, name: str = name) -> None:
+            on_progress(f"{name}: {doing}", done, of)
+
+        scores = audit.audit_scores(name, max(1, n // len(audit.SPLITS)), seed)
+        ours = audit.audit_in_streams(who.model, who.topology, scores, "paced", told)
+        figures: dict[str, Any] = {"what": what, "streams": audit.audit_figures(ours)}
+        if who.turns is not None:
+            theirs = audit.audit_in_turns(who.turns, scores, told)
+            figures["baseline"] = audit.audit_figures(theirs)
+            figures["difference"] = audit.efficiency(ours, theirs)
+        found["splits"][name] = figures
+    return found
