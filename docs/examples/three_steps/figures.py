@@ -1,4 +1,4 @@
-"""What the steps print: how much lies between the end of the question and the first word of the answer.
+"""What each step prints: how much lies between the end of the question and the first word of the answer.
 
 Tokens are counted by the server (`/metrics`), so the figures are right only while it serves nobody else.
 """
@@ -22,33 +22,35 @@ class Figures:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._began = 0.0
+        self._rows: set[int] = set()
         self._read_before = 0
+        self.ended = 0.0
+        """When the question ended."""
         self.read = 0
         """Tokens of input and of templates that were computed between the two."""
         self.rows = 0
-        """Forward passes between the two in which something was said."""
-        self.seconds = 0.0
-        """Between the two."""
+        """Rows between the two in which something was said, however many streams spoke."""
+        self.seconds: float | None = None
+        """Between the two; None until the answer has begun."""
 
     def question_ended(self) -> None:
         """Call just before the end of the question is told."""
         self._read_before = self._num_read()
-        self.rows = 0
-        self._began = time.perf_counter()
+        self._rows.clear()
+        self.ended = time.perf_counter()
 
-    def row(self) -> None:
-        """Call at each row in which the model says something that is not yet the answer."""
-        self.rows += 1
+    def said(self, t: int) -> None:
+        """Call with the row of whatever is said that is not the answer."""
+        self._rows.add(t)
 
     def answer_began(self) -> None:
-        """Call at the first token of the answer."""
-        self.seconds = time.perf_counter() - self._began
+        """Call with every piece of the answer; the first one counts."""
+        if self.seconds is not None:
+            return
+        self.seconds = time.perf_counter() - self.ended
         self.read = self._num_read() - self._read_before
-        print(
-            f"after the question: {self.read} tokens read, {self.rows} rows said, "
-            f"then the answer, {self.seconds:.1f} s after it"
-        )
+        self.rows = len(self._rows)
+        print(f"[question to answer: {self.read} tokens read, {self.rows} rows said, {self.seconds:.1f} s]")
 
     def _num_read(self) -> int:
         text = httpx.get(f"{self._url}/metrics").text

@@ -1,4 +1,4 @@
-"""The start: an ordinary agent. One text holds thought, call and answer, each after the other.
+"""The start: an ordinary agent. Thought, call and answer are one text, one after the other.
 
 braid serve &
 python docs/examples/three_steps/one_stream.py http://127.0.0.1:8000
@@ -6,6 +6,7 @@ python docs/examples/three_steps/one_stream.py http://127.0.0.1:8000
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import time
@@ -36,26 +37,23 @@ def weather(city: str) -> str:
 def main(url: str) -> Figures:
     """Ask, call, answer."""
     client = OpenAI(base_url=f"{url}/v1", api_key="none")
-    model = client.models.list().data[0].id
+    settings: dict[str, Any] = {"model": client.models.list().data[0].id, "temperature": 0, "max_tokens": 60}
+    # A server in use has read the example before.
+    client.chat.completions.create(messages=[*EXAMPLE, {"role": "user", "content": "Hello!"}], **settings)
     messages = [*EXAMPLE, {"role": "user", "content": QUESTION}]
-    figures = Figures(url)
+    figures, count = Figures(url), itertools.count()
     figures.question_ended()
     while True:
         said = ""
-        for chunk in client.chat.completions.create(
-            model=model, messages=messages, temperature=0, max_tokens=60, stream=True
-        ):
-            if said.startswith("Answer") or not chunk.choices[0].delta.content:
-                said += chunk.choices[0].delta.content or ""
-                continue
-            said += chunk.choices[0].delta.content
-            figures.answer_began() if said.startswith("Answer") else figures.row()
+        for chunk in client.chat.completions.create(messages=messages, stream=True, **settings):
+            if piece := chunk.choices[0].delta.content:
+                said += piece
+                figures.answer_began() if said.startswith("Answer") else figures.said(next(count))
         print(said)
-        messages.append({"role": "assistant", "content": said})
         call = CALL.search(said)
         if call is None:
             return figures
-        messages.append({"role": "user", "content": weather(call[1])})
+        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": weather(call[1])}]
 
 
 if __name__ == "__main__":

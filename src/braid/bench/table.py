@@ -11,6 +11,7 @@ from rich.text import Text
 
 __all__ = [
     "codewords_table",
+    "fallback_table",
     "overhead_table",
     "print_figures",
     "rows_table",
@@ -179,6 +180,26 @@ def serving_table(figures: Mapping[str, Any]) -> RenderableType:
         "live: from event to socket, median ms", "not measured" if median is None else f"{median:.2f}"
     )
     return Group(table, _where(figures["machine"]))
+
+
+def fallback_table(figures: Mapping[str, Any]) -> RenderableType:
+    """What `braid bench fallback` found.
+
+    Args:
+        figures: `FallbackFigures.to_dict()`.
+    """
+    title = f"{figures['model']}: {figures['input_tokens']} tokens given at once, {figures['answer_tokens']} to answer"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for head in ("", "seconds", "estimated", "rows"):
+        table.add_column(head, justify="left" if not head else "right")
+    for key, name in (("asked", figures["topology"]), ("plain", "one stream")):
+        table.add_row(
+            name,
+            f"{figures[f'{key}_s']:.3f}",
+            f"{figures[f'{key}_estimated_s']:.3f}",
+            str(figures[f"{key}_rows"]),
+        )
+    return Group(table, Text(f"Chosen: {figures['reason']}."), _where(figures["machine"]))
 
 
 def _where(machine: Mapping[str, Any]) -> Text:

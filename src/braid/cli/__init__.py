@@ -23,6 +23,7 @@ from braid.errors import BraidError
 __all__ = ["app", "main"]
 
 COMMANDS = {
+    "demo": "See a model read along beside one that takes turns, on one typed problem.",
     "run": "Give a model input while it thinks and answers, and watch its streams.",
     "chat": "Talk with a model that reads while you type, thinks aloud, and can be interrupted.",
     "serve": "Put a model on the network: OpenAI's API, live sessions, a playground.",

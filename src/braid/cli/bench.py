@@ -11,7 +11,7 @@ from braid.cli.machine import DEFAULT_MODEL, DtypeOption, ModelOption, ThreadsOp
 from braid.cli.progress import progress_bar
 from braid.cli.report import JsonOption, print_json
 
-__all__ = ["app", "codewords", "overhead", "rows", "serve", "sessions"]
+__all__ = ["app", "codewords", "fallback", "overhead", "rows", "serve", "sessions"]
 
 app = typer.Typer(
     rich_markup_mode="rich",
@@ -52,6 +52,12 @@ _SERVE_EXAMPLES = """[bold]Examples[/]
 braid bench serve
 
 braid bench serve --sessions 4 --rounds 5 --json"""
+
+_FALLBACK_EXAMPLES = """[bold]Examples[/]
+
+braid bench fallback
+
+braid bench fallback --topology think-aloud --answer-tokens 32 --json"""
 
 
 @app.command(epilog=_ROWS_EXAMPLES)
@@ -181,3 +187,38 @@ def serve(
         ).to_dict()
     print_figures(serving_table(figures), to_stderr=json)
     print_json({**figures, "model": loaded.name})
+
+
+@app.command(epilog=_FALLBACK_EXAMPLES)
+def fallback(
+    model: ModelOption = DEFAULT_MODEL,
+    topology: Annotated[str, typer.Option(help="A preset of views, or a YAML file.")] = "think-aloud",
+    question: Annotated[
+        str | None, typer.Option(help="What is asked at once; a question of 12 tokens by default.")
+    ] = None,
+    answer_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 32,
+    repeat: Annotated[int, typer.Option(min=1, help="Rounds; both are timed once a round.")] = 5,
+    dtype: DtypeOption = "auto",
+    threads: ThreadsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Time a short question that is given at once, with streams and with one stream, and show what the engine chooses.
+
+    Streams do not pay there: a thought has nothing to read along. `braid.generate(…, fall_back=True)` estimates both
+    from what rows cost on this machine, and takes the cheaper one where nothing that was asked for is lost.
+    """
+    from braid.bench.fallback import QUESTION, bench_fallback
+    from braid.bench.table import fallback_table, print_figures
+
+    loaded = load_model(model, dtype=dtype, threads=threads)
+    with progress_bar("rounds") as advance:
+        figures = bench_fallback(
+            loaded,
+            topology=topology,
+            question=QUESTION if question is None else question,
+            answer_tokens=answer_tokens,
+            repeat=repeat,
+            on_round=advance,
+        ).to_dict()
+    print_figures(fallback_table(figures), to_stderr=json)
+    print_json(figures)

@@ -48,14 +48,17 @@ ModelOption = Annotated[
 ]
 BaselineOption = Annotated[
     str | None,
-    typer.Option(help="Its single-stream baseline; 'none' leaves comparisons out.", metavar="NAME", show_default=False),
+    typer.Option(
+        help="Its single-stream baseline; 'none' leaves comparisons out.", metavar="NAME", show_default=False
+    ),
 ]
 TopologyOption = Annotated[
     str, typer.Option("--topology", "-t", help="A preset or a YAML file, of the model's streams.")
 ]
 SeedOption = Annotated[int, typer.Option(help="Of the problems.")]
 OutOption = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Folder for report.md, report.html and report.json.", metavar="FOLDER")
+    Path | None,
+    typer.Option("--out", "-o", help="Folder for report.md, report.html and report.json.", metavar="FOLDER"),
 ]
 
 
@@ -64,11 +67,15 @@ def solve(
     model: ModelOption = "braid-stories",
     baseline: BaselineOption = None,
     topology: TopologyOption = "stories",
-    n: Annotated[int, typer.Option("--n", "-n", min=3, help="Problems in all, spread over the splits.")] = 4000,
+    n: Annotated[
+        int, typer.Option("--n", "-n", min=3, help="Problems in all, spread over the splits.")
+    ] = 4000,
     seed: SeedOption = 7,
     problems: Annotated[
         list[Path] | None,
-        typer.Option(help="JSONL with question and answer, reported by itself; may be repeated.", metavar="FILE"),
+        typer.Option(
+            help="JSONL with question and answer, reported by itself; may be repeated.", metavar="FILE"
+        ),
     ] = None,
     gsm: Annotated[bool, typer.Option(help="Ask problems of gsm_symbolic, too.")] = True,
     sweep: Annotated[bool, typer.Option(help="Sweep wait-k from 1 to 10.")] = True,
@@ -104,7 +111,9 @@ def audit(
     model: ModelOption = "braid-stories",
     baseline: BaselineOption = None,
     topology: TopologyOption = "stories",
-    n: Annotated[int, typer.Option("--n", "-n", min=4, help="Solutions in all, spread over the splits.")] = 2000,
+    n: Annotated[
+        int, typer.Option("--n", "-n", min=4, help="Solutions in all, spread over the splits.")
+    ] = 2000,
     seed: SeedOption = 7,
     threads: ThreadsOption = None,
     out: OutOption = None,
@@ -126,6 +135,7 @@ def audit(
 
 def _contenders(model: str, baseline: str | None, topology: str, threads: int | None) -> Contenders:
     from braid.eval.baseline import Baseline
+    from braid.eval.play import trained_topology
     from braid.eval.tasks import Contenders
     from braid.model.sources import PACKAGED, baseline_of
     from braid.streams.presets import topology as as_topology
@@ -134,6 +144,7 @@ def _contenders(model: str, baseline: str | None, topology: str, threads: int | 
         baseline = baseline_of(model)
     folder = None if baseline in (None, "none") else PACKAGED.get(baseline, Path(baseline))
     loaded = load_model(model, threads=threads)
+    trained_topology(loaded)
     return Contenders(loaded, as_topology(topology), None if folder is None else Baseline(folder))
 
 
@@ -144,11 +155,14 @@ def _progress() -> Generator[Callable[[str, int, int], None]]:
         yield lambda what, done, of: advance(done, of, what)
 
 
-def _tell(found: Mapping[str, Any], document: Callable[[Mapping[str, Any]], Any], out: Path | None, *, is_json: bool) -> None:
+def _tell(
+    found: Mapping[str, Any], document: Callable[[Mapping[str, Any]], Any], out: Path | None, *, is_json: bool
+) -> None:
+    from braid.bench.machine import describe_machine
     from braid.data.files import write_text
     from braid.eval.report import to_html, to_markdown
 
-    found = _finite(found)
+    found = {**_finite(found), "machine": describe_machine()}
     blocks = document(found)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

@@ -221,7 +221,10 @@ def serialise(table: RowTable, tokenizer: DataTokenizer, stream: str = "text") -
         said = [*(token for ids in thoughts for token in ids), *closing, *said]
     ids = [*prompt, *said]
     return RowTable(
-        table.id, len(ids), (Lane(stream, range(len(ids)), ids, ((len(prompt) - 1, len(ids) - 1),)),), table.meta
+        table.id,
+        len(ids),
+        (Lane(stream, range(len(ids)), ids, ((len(prompt) - 1, len(ids) - 1),)),),
+        table.meta,
     )
 
 

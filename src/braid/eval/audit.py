@@ -1,8 +1,8 @@
 """`braid eval audit`: faults flagged while a solution is written, beside a baseline that audits when it is finished.
 
-A fault can be known with the first token that differs from what is right. A flag that begins in the row of that token, or
-before, cannot know it and is a false alarm; one that comes while the fault is the latest that is known is its flag, with a delay of
-so many rows. A second flag for the same fault is a false alarm, too.
+A fault can be known with the first token that differs from what is right. A flag that begins in the row of that token,
+or before, cannot know it and is a false alarm; one that comes while the fault is the latest that is known is its flag,
+with a delay of so many rows. A second flag for the same fault is a false alarm, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ from braid.eval.statistics import share_of
 from braid.model.model import Model
 from braid.streams.topology import Topology
 
-__all__ = ["SPLITS", "Audited", "Fault", "audit_figures", "audit_in_streams", "audit_in_turns", "audit_scores", "efficiency"]
+__all__ = [
+    "SPLITS",
+    "Audited",
+    "Fault",
+    "audit_figures",
+    "audit_in_streams",
+    "audit_in_turns",
+    "audit_scores",
+    "efficiency",
+    "grade_audit",
+]
 
 SPLITS: Mapping[str, str] = {
     "numbers": "unseen numbers",
@@ -91,9 +101,13 @@ def audit_in_streams(
 ) -> list[Audited]:
     """Let a model of streams audit solutions while they are written."""
     played = play(
-        model, topology, scores, pace, on_progress=lambda done: on_progress(f"audit, {pace}", done, len(scores))
+        model,
+        topology,
+        scores,
+        pace,
+        on_progress=lambda done: on_progress(f"audit, {pace}", done, len(scores)),
     )
-    return [_graded(model, score, said) for score, said in played]
+    return [grade_audit(model, score, said) for score, said in played]
 
 
 def audit_in_turns(baseline: Baseline, scores: Sequence[Score], on_progress: OnProgress) -> list[Audited]:
@@ -141,7 +155,9 @@ def audit_figures(audited: Sequence[Audited]) -> dict[str, Any]:
         },
         "false_alarms": {
             "of_flags": round(alarms / flags, 4) if flags else 0.0,
-            "of_sound_steps": round(alarms / max(1, sum(each.num_steps - len(each.faults) for each in audited)), 4),
+            "of_sound_steps": round(
+                alarms / max(1, sum(each.num_steps - len(each.faults) for each in audited)), 4
+            ),
             "of_sound_solutions": share_of([each.false_alarms > 0 for each in sound]).to_json(),
         },
         "delay_rows": {
@@ -162,7 +178,8 @@ def efficiency(ours: Sequence[Audited], theirs: Sequence[Audited]) -> dict[str, 
     }
 
 
-def _graded(model: Model, score: Score, played: Played) -> Audited:
+def grade_audit(model: Model, score: Score, played: Played) -> Audited:
+    """What became of the faults of a solution that was played to a model of streams."""
     known = _known_rows(model, score, played)
     flags, verdict = _flags_of(model, played)
     faults = [_Open(meta["kind"], row) for meta, row in zip(score.meta["faults"], known, strict=True)]
@@ -181,7 +198,12 @@ def _graded(model: Model, score: Score, played: Played) -> Audited:
     return Audited(
         score.id,
         tuple(
-            Fault(f.kind, f.known, f.flag[0] if f.flag else None, bool(f.flag) and f.kind in cast("tuple[int, str]", f.flag)[1])
+            Fault(
+                f.kind,
+                f.known,
+                f.flag[0] if f.flag else None,
+                bool(f.flag) and f.kind in f.flag[1],
+            )
             for f in faults
         ),
         alarms,
@@ -197,7 +219,7 @@ def _known_rows(model: Model, score: Score, played: Played) -> list[int]:
     part = score.part("solution")
     audit = score.part("audit")
     rows = [t for t, _ in played.words("solution")]
-    counts = [len(model.codec.encode(segment.text)) for segment in part.segments]
+    counts = [len(model.codec.encode(segment.text)[0]) for segment in part.segments]
     ends = np.cumsum(counts)
     return [
         rows[min(int(ends[segment.after["solution"] - 1]), len(rows)) - 1]

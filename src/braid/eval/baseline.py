@@ -110,7 +110,9 @@ class Baseline:
             eos_token_id=self._data.end_id,
             pad_token_id=pad,
         )
-        return [list(itertools.takewhile(lambda token: token != pad, row)) for row in told[:, longest:].tolist()]
+        return [
+            list(itertools.takewhile(lambda token: token != pad, row)) for row in told[:, longest:].tolist()
+        ]
 
     def _read(self, prompt: list[int], said: list[int]) -> Turned:
         is_over = bool(said) and said[-1] == self._data.end_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from braid.eval.report import Bars, Block, Curve, Heading, Table, Text
@@ -22,7 +22,11 @@ def solve_document(found: Json) -> list[Block]:
         Heading(f"Solving while reading: {found['model']}", 1),
         Text(_about(found)),
         Heading("Accuracy"),
-        Bars("Share of right answers, with 95 % intervals.", {n: _accuracies(s) for n, s in splits.items()}, 1.0),
+        Bars(
+            "Share of right answers, with 95 % intervals.",
+            {n: _accuracies(s) for n, s in splits.items()},
+            1.0,
+        ),
         Table(
             ["problems", "n", "streams, paced", "streams, typed", "baseline", "paired difference (paced)"],
             [_accuracy_row(name, split) for name, split in splits.items()],
@@ -30,7 +34,16 @@ def solve_document(found: Json) -> list[Block]:
         Text("An answer that begins before its question has been read counts as wrong."),
         Heading("Waiting for the answer"),
         Table(
-            ["problems", "pace", "TNFT mean", "TNFT median", "label bound", "rows to the whole answer", "baseline", "cut"],
+            [
+                "problems",
+                "pace",
+                "TNFT mean",
+                "TNFT median",
+                "label bound",
+                "rows to the whole answer",
+                "baseline",
+                "cut",
+            ],
             [row for name, split in splits.items() for row in _waiting_rows(name, split)],
         ),
         Heading("Size"),
@@ -61,7 +74,7 @@ def audit_document(found: Json) -> list[Block]:
             1.0,
         ),
         Table(
-            ["solutions", "who", "flagged", "kind named", "false alarms of flags", "of sound steps", "delay, median rows",
+            ["solutions", "who", "flagged", "kind named", "false alarms of flags", "of sound steps", "delay in rows",
              "verdict right"],
             [_audit_row(name, who, split[who]) for name, split in splits.items() for who in ("streams", "baseline")
              if who in split],
@@ -200,12 +213,12 @@ def _losses(found: Json) -> list[Block]:
                 "once there is nothing to read along with, and a row a token of input is slower than one prefill."
             )
     for name, split in found["splits"].items():
-        for bin_ in split.get("by_length", ()):
-            if bin_["baseline"] and 1 - bin_["streams"] / bin_["baseline"] < _PAYS:
-                said.append(
-                    f"{name}, thoughts of {bin_['from']} to {bin_['to'] - 1} tokens ({bin_['n']} problems): "
-                    f"{bin_['streams']:.1f} rows after the question, the baseline {bin_['baseline']:.1f}."
-                )
+        said += [
+            f"{name}, thoughts of {of['from']} to {of['to'] - 1} tokens ({of['n']} problems): "
+            f"{of['streams']:.1f} rows after the question, the baseline {of['baseline']:.1f}."
+            for of in split.get("by_length", ())
+            if of["baseline"] and 1 - of["streams"] / of["baseline"] < _PAYS
+        ]
         difference = split.get("difference", {}).get("paced", {}).get("accuracy")
         if difference and difference["high"] < 0:
             said.append(f"{name}: accuracy is {_points(difference)} points from the baseline's.")
@@ -231,6 +244,8 @@ def _interval(value: Json) -> tuple[float, float, float]:
 
 
 def _share(value: Json) -> str:
+    if value["value"] is None:
+        return ""  # a share of nothing
     return f"{100 * value['value']:.1f} % ({100 * value['low']:.1f} to {100 * value['high']:.1f})"
 
 

@@ -3,22 +3,22 @@
     preamble   input: the context   closer   output: the continuation
     └────────── read once ────────────────┘  └─ scored, then forgotten: the next continuation of the same context
 
-One output of `views` that nobody else speaks to is one sequence, so the chain rule holds, and the sum of what each token
-was expected to be is the likelihood of the text. With a second output it is not: how likely an answer is depends on the
-thought beside it, and the thoughts that could have been there cannot be summed. In native rows it also depends on when
-each token is said. Both are refused.
+One output of `views` that nobody else speaks to is one sequence, so the chain rule holds, and the sum over its tokens
+is the likelihood of the text. With a second output it is not: how likely an answer is depends on the thought beside it,
+and all thoughts that could have been there cannot be summed over. In native rows it also depends on when each token is
+said. Both are refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count, takewhile
 
-from braid.engine.backend import PREAMBLE, Ask, Close, Draw, Entry, Fork, Item, ItemResult, Kind, Open
+from braid.engine.backend import PREAMBLE, Answer, Ask, Close, Draw, Entry, Fork, Item, Kind, Open, Trim
 from braid.engine.local import LocalBackend
 from braid.engine.preamble import Preamble
-from braid.errors import ContextOverflowError, InputError, UnsupportedByBackend
+from braid.errors import ContextOverflowError, UnsupportedByBackend
 from braid.model.chat import Chat
 from braid.model.model import Model
 from braid.streams.sampling import SamplingSpec
@@ -79,8 +79,8 @@ class Likelihood:
         """How likely texts are from their first token on, in windows of the model's context.
 
         Args:
-            texts: Of any length. Each token is scored once, with all that its window holds before it; a window begins
-                with the last token of the one before.
+            texts: Of any length. Each token is scored once, with all that its window holds before it. A window begins
+                with the last token of the one before; the last one, which has less to score, begins earlier.
 
         Raises:
             UnsupportedByBackend: A template stands before the text, so that it does not begin with nothing.
@@ -96,7 +96,9 @@ class Likelihood:
         for number, text in enumerate(texts):
             ids = (self._first_id, *self._read(text))
             for start in range(0, len(ids) - 1, window):
-                asked.append(((ids[start],), ids[start + 1 : start + 1 + window]))
+                stop = min(len(ids), start + 1 + window)
+                first = start if start == 0 else max(0, stop - 1 - window)  # the last window is full, too
+                asked.append((ids[first : start + 1], ids[start + 1 : stop]))
                 owners.append(number)
         sums = [0.0] * len(texts)
         for number, (logprob, _) in zip(owners, self._score(asked, is_greedy_asked=False), strict=True):
@@ -146,7 +148,9 @@ class Likelihood:
         try:
             numbers = count()
             for batch in _batches(asked, self._at_once):
-                scored += _Batch(backend, self._topology, numbers, batch).score(is_greedy_asked=is_greedy_asked)
+                scored += _Batch(backend, self._topology, numbers, batch).score(
+                    is_greedy_asked=is_greedy_asked
+                )
         finally:
             backend.close()
         return scored
@@ -154,11 +158,13 @@ class Likelihood:
 
 def _require_one_sequence(model: Model, topology: Topology) -> None:
     """Refuse streams in which a text has no likelihood of its own."""
-    way_out = "use tasks that generate (`output_type: generate_until`), or a stock model with the preset `plain`"
+    way_out = (
+        "use tasks that generate (`output_type: generate_until`), or a stock model with the preset `plain`"
+    )
     if model.trained is not None or topology.decoding == "rows":
         raise UnsupportedByBackend(
-            "the likelihood of a text is not defined in native rows, where it depends on the row in which each token is "
-            f"said, and on silence before it; {way_out}"
+            "the likelihood of a text is not defined in native rows, where it depends on the row in which each token "
+            f"is said, and on silence before it; {way_out}"
         )
     if len(topology.output_names) != 1:
         raise UnsupportedByBackend(
@@ -172,9 +178,7 @@ def _require_one_sequence(model: Model, topology: Topology) -> None:
         )
 
 
-def _batches(
-    asked: Sequence[tuple[_Ids, _Ids]], at_once: int
-) -> Iterator[list[tuple[_Ids, _Ids]]]:
+def _batches(asked: Sequence[tuple[_Ids, _Ids]], at_once: int) -> Iterator[list[tuple[_Ids, _Ids]]]:
     """Requests that are computed together; neighbours with one context read it once."""
     batch: list[tuple[_Ids, _Ids]] = []
     contexts: set[_Ids] = set()
@@ -193,29 +197,37 @@ def _batches(
 
 @dataclass
 class _Twin:
-    """One continuation, in a session that holds its context but for the last token."""
+    """One continuation, in a session that holds its context but for the last token.
+
+    Args:
+        number: Of the session.
+        held: Tokens in its cache.
+        last: The token before what is to be scored next.
+        left: What is to be scored.
+    """
 
     number: int
+    held: int
     last: int
-    """The token before what is to be scored next."""
     left: _Ids
     logprob: float = 0.0
     is_greedy: bool = True
-    piece: _Ids = field(default=(), init=False)
 
-    def take(self) -> None:
-        self.piece, self.left = self.left[:_PIECE], self.left[_PIECE:]
-
-    def entry(self, ask: Ask | None, tokens: Sequence[int]) -> Entry:
-        # All stands in one span, which reads itself alone: an ordinary sequence.
-        return Entry("", PREAMBLE, tokens, [-1] * len(tokens), True, ask)
+    @property
+    def piece(self) -> _Ids:
+        """What is scored next."""
+        return self.left[:_PIECE]
 
 
 class _Batch:
-    """Requests that are scored together."""
+    """Requests that are scored together, in sessions of their own that begin as those of their contexts."""
 
     def __init__(
-        self, backend: LocalBackend, topology: Topology, numbers: Iterator[int], asked: Sequence[tuple[_Ids, _Ids]]
+        self,
+        backend: LocalBackend,
+        topology: Topology,
+        numbers: Iterator[int],
+        asked: Sequence[tuple[_Ids, _Ids]],
     ) -> None:
         self._backend = backend
         self._roots: dict[_Ids, int] = {}
@@ -223,24 +235,50 @@ class _Batch:
             if context not in self._roots:
                 self._roots[context] = next(numbers)
                 backend.apply([Open(self._roots[context], topology, {})])
-        self._step("prefill", [(number, _entry(context[:-1])) for context, number in self._roots.items()])
-        self._twins: list[_Twin] = []
-        for context, said in asked:
-            twin = _Twin(next(numbers), context[-1], said)
+        self._step("prefill", [(number, context[:-1], None) for context, number in self._roots.items()])
+        self._twins = [_Twin(next(numbers), len(context) - 1, context[-1], said) for context, said in asked]
+        for twin, (context, _) in zip(self._twins, asked, strict=True):
             backend.apply([Fork(self._roots[context], twin.number)])
-            self._twins.append(twin)
 
     def score(self, *, is_greedy_asked: bool) -> list[Likely]:
-        """Score piece by piece, and forget everything."""
+        """Score all, piece by piece, and close the sessions."""
         while live := [twin for twin in self._twins if twin.left]:
-            for twin in live:
-                twin.take()
-            told = self._step("score", [(t.number, _entry((t.last, *t.piece), Ask())) for t in live])
-            for twin, result in zip(live, told, strict=True):
-                twin.logprob += result.answers[0].logprob
+            asks = [(twin.number, (twin.last, *twin.piece), Ask()) for twin in live]
+            for twin, answer in zip(live, self._step("score", asks), strict=True):
+                twin.logprob += answer.logprob
             if is_greedy_asked:
-                told = self._step("verify", [(t.number, _entry((t.last, *t.piece), _greedy(t))) for t in live])
-                for twin, result in zip(live, told, strict=True):
-                    twin.is_greedy &= result.answers[0].accepted == len(twin.piece)
-                ...
-        return []
+                # One draw after each token; only the draw after the last one is for nothing.
+                drawn = [(number, ids, Ask(tuple(_GREEDY for _ in ids))) for number, ids, _ in asks]
+                for twin, answer in zip(live, self._step("verify", drawn), strict=True):
+                    twin.is_greedy &= answer.accepted == len(twin.piece)
+            self._go_on(live)
+        numbers = [*self._roots.values(), *(twin.number for twin in self._twins)]
+        self._backend.apply([Close(number) for number in numbers])
+        return [(twin.logprob, twin.is_greedy) for twin in self._twins]
+
+    def _go_on(self, live: Sequence[_Twin]) -> None:
+        """Read what was scored, where more follows."""
+        longer = [twin for twin in live if len(twin.left) > _PIECE]
+        self._backend.apply([Trim(twin.number, PREAMBLE, twin.held) for twin in longer])
+        self._step("prefill", [(twin.number, (twin.last, *twin.piece[:-1]), None) for twin in longer])
+        for twin in live:
+            twin.held, twin.last, twin.left = twin.held + _PIECE, twin.piece[-1], twin.left[_PIECE:]
+
+    def _step(self, kind: Kind, asks: Sequence[tuple[int, _Ids, Ask | None]]) -> list[Answer]:
+        """One forward; all stands in one span, which reads itself alone: an ordinary sequence."""
+        items = [
+            Item(number, kind, [Entry("", PREAMBLE, ids, [-1] * len(ids), True, ask)])
+            for number, ids, ask in asks
+            if ids
+        ]
+        for item in items:
+            self._backend.reserve(item.session, [(PREAMBLE, item.num_tokens)])
+        answers: list[Answer] = []
+        for result in self._backend.step(items) if items else ():
+            if result.error is not None:
+                raise result.error
+            answers += result.answers
+        return answers
+
+
+_GREEDY = Draw(SamplingSpec(), "", 0, 0, 0, {})

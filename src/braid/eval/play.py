@@ -1,7 +1,7 @@
 """Play scores to the engine as they would arrive, many at once, and note in which row everything was said.
 
-`paced` gives a token a row, however busy the model is. `typed` gives the next token when nobody speaks any more, as to a
-model that is much faster than a typist. `paste` gives all at once. Where a part waits for another (a solution that is
+`paced` gives a token a row, however busy the model is. `typed` gives the next token when nobody speaks any more, as to
+a model that is much faster than a typist. `paste` gives all at once. Where a part waits for another (a solution that is
 written while its problem is read), it waits here, too.
 """
 
@@ -21,7 +21,7 @@ from braid.errors import InputError
 from braid.model.model import Model
 from braid.streams.topology import Topology
 
-__all__ = ["AT_ONCE", "Arriving", "Played", "Pace", "play", "pieces_of", "trained_topology", "with_feed"]
+__all__ = ["AT_ONCE", "Arriving", "Pace", "Played", "pieces_of", "play", "trained_topology", "with_feed"]
 
 Pace = Literal["paced", "typed", "paste"]
 
@@ -167,13 +167,20 @@ class Arriving:
 
     def __init__(self, score: Score, conversation: Conversation, pace: Pace) -> None:
         self._conversation, self._pace = conversation, pace
-        self._parts = [_Coming(part, pieces_of(part, pace)) for part in score.parts if part.direction == "input"]
+        self._parts = [
+            _Coming(part, pieces_of(part, pace)) for part in score.parts if part.direction == "input"
+        ]
         self._by_name = {coming.part.stream: coming for coming in self._parts}
 
     @property
     def is_over(self) -> bool:
         """Whether all has been given."""
         return all(coming.is_over for coming in self._parts)
+
+    @property
+    def has_given_all(self) -> bool:
+        """Whether only ends are left."""
+        return all(coming.is_said for coming in self._parts)
 
     def advance(self) -> str | None:
         """Give what comes now; to be called before every row.
@@ -194,7 +201,9 @@ class Arriving:
     def give_next(self) -> None:
         """Give the next piece of the first input that may have one, however busy the model is."""
         for coming in self._parts:
-            if not coming.is_over and all(self._by_name[name].num_given >= n for name, n in coming.after.items()):
+            if not coming.is_over and all(
+                self._by_name[name].num_given >= n for name, n in coming.after.items()
+            ):
                 coming.give(self._conversation)
                 return
 
@@ -224,16 +233,21 @@ class _Coming:
         return len(self.part.segments) + 1 if self.is_over else self._segments_before(self._place)
 
     @property
+    def is_said(self) -> bool:
+        """Whether only its end is left."""
+        return self._place >= len(self._pieces)
+
+    @property
     def after(self) -> Mapping[str, int]:
         """What must have come before the next piece."""
-        if self._place >= len(self._pieces):
+        if self.is_said:
             return {}
         segment = self._pieces[self._place][1]
         begins = self._place == 0 or self._pieces[self._place - 1][1] != segment
         return self.part.segments[segment].after if begins else {}
 
     def give(self, conversation: Conversation) -> str:
-        if self._place >= len(self._pieces):
+        if self.is_said:
             conversation.end(self.part.stream)
             self.is_over = True
             return ""
@@ -271,9 +285,7 @@ def pieces_of(part: Part, pace: Pace) -> list[tuple[str, int]]:
     """Texts that come at once, each with its segment; typed, that is a word or a sign."""
     if pace != "typed":
         return [(segment.text, place) for place, segment in enumerate(part.segments)]
-    return [
-        (text, place) for place, segment in enumerate(part.segments) for text in _split(segment.text)
-    ]
+    return [(text, place) for place, segment in enumerate(part.segments) for text in _split(segment.text)]
 
 
 def _split(text: str) -> list[str]:
@@ -313,5 +325,10 @@ def _played(model: Model, sitting: _Sitting) -> Played:
             last_input = max(last_input, *words) if words else last_input
     num_rows = transcript.rows[-1].t + 1 if transcript.rows else 0
     return Played(
-        streams, last_input, num_rows, sitting.conversation.peak_kv_tokens, sitting.conversation.turn_is_over, end_id
+        streams,
+        last_input,
+        num_rows,
+        sitting.conversation.peak_kv_tokens,
+        sitting.conversation.turn_is_over,
+        end_id,
     )

@@ -15,7 +15,15 @@ from braid.data.sentences import split_sentences
 from braid.data.sources import Wish, find_builder, read_records
 from braid.errors import DataCorruptError
 
-__all__ = ["SPLITS", "Problem", "gsm_problems", "outside_problems", "own_problems", "problem_of", "story_problems"]
+__all__ = [
+    "SPLITS",
+    "Problem",
+    "gsm_problems",
+    "outside_problems",
+    "own_problems",
+    "problem_of",
+    "story_problems",
+]
 
 SPLITS: Mapping[str, str] = {
     "numbers": "unseen numbers",
@@ -74,7 +82,10 @@ def story_problems(split: str, count: int, seed: int) -> list[Problem]:
         seed: Of the series; a recipe's own seeds would give what was trained on only for the split `train`.
     """
     scores = find_builder("stories").scores(Wish(seed, split))
-    return [Problem(cast("Score", each), str(cast("Score", each).meta["answer"])) for each in itertools.islice(scores, count)]
+    return [
+        Problem(cast("Score", each), str(cast("Score", each).meta["answer"]))
+        for each in itertools.islice(scores, count)
+    ]
 
 
 def outside_problems(count: int, seed: int) -> list[Problem]:
@@ -89,7 +100,10 @@ def own_problems(path: Path) -> list[Problem]:
     Raises:
         DataCorruptError: A record has none of them; the message names it.
     """
-    return [problem_of(record, f"{path}, record {place}") for place, record in enumerate(read_records(path), start=1)]
+    return [
+        problem_of(record, f"{path}, record {place}")
+        for place, record in enumerate(read_records(path), start=1)
+    ]
 
 
 def problem_of(record: Mapping[str, Any], where: str) -> Problem:
@@ -100,7 +114,9 @@ def problem_of(record: Mapping[str, Any], where: str) -> Problem:
     """
     question, answer = record.get("question"), record.get("answer")
     if not isinstance(question, str) or not question.strip() or answer is None:
-        raise DataCorruptError(f"{where}: a problem has a `question` and an `answer`; it has {', '.join(record)}")
+        raise DataCorruptError(
+            f"{where}: a problem has a `question` and an `answer`; it has {', '.join(record)}"
+        )
     return Problem(_asked(str(record.get("id") or where), question), str(answer))
 
 

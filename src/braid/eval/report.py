@@ -83,7 +83,9 @@ def to_markdown(blocks: Sequence[Block]) -> str:
                 parts.append(_table(header, rows))
             case Bars(title, groups):
                 names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
-                rows = [[group, *(_value(bars.get(name)) for name in names)] for group, bars in groups.items()]
+                rows = [
+                    [group, *(_value(bars.get(name)) for name in names)] for group, bars in groups.items()
+                ]
                 parts.append(f"{title}\n\n{_table(['', *names], rows)}")
             case Curve(title, axis, points):
                 rows = [[f"{x:g}", _value((y, low, high))] for x, y, low, high in points]
@@ -104,9 +106,13 @@ def to_html(blocks: Sequence[Block]) -> str:
             case Table(header, rows):
                 body.append(_html_table(header, rows))
             case Bars():
-                body.append(f"<figure>{_draw_bars(block)}<figcaption>{html.escape(block.title)}</figcaption></figure>")
+                body.append(
+                    f"<figure>{_draw_bars(block)}<figcaption>{html.escape(block.title)}</figcaption></figure>"
+                )
             case Curve():
-                body.append(f"<figure>{_draw_curve(block)}<figcaption>{html.escape(block.title)}</figcaption></figure>")
+                body.append(
+                    f"<figure>{_draw_curve(block)}<figcaption>{html.escape(block.title)}</figcaption></figure>"
+                )
     return _PAGE.format(title=html.escape(title), body="\n".join(body))
 
 
@@ -117,7 +123,9 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    lines = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    lines = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
 
@@ -130,7 +138,11 @@ def _value(value: tuple[float, float, float] | None) -> str:
 
 def _draw_bars(block: Bars) -> str:
     names = list(dict.fromkeys(name for bars in block.groups.values() for name in bars))
-    top = block.top or max((high for bars in block.groups.values() for _, _, high in bars.values()), default=1) or 1
+    top = (
+        block.top
+        or max((high for bars in block.groups.values() for _, _, high in bars.values()), default=1)
+        or 1
+    )
     group_width = (_WIDTH - _LEFT) / max(1, len(block.groups))
     width = min(44.0, group_width * 0.8 / max(1, len(names)))
     parts = _frame(top)
@@ -174,7 +186,9 @@ def _draw_curve(block: Curve) -> str:
             f'class="interval"/><circle cx="{along(x):.1f}" cy="{_y(y, top):.1f}" r="3.5" fill="{_COLOURS[0]}"/>'
             f'<text x="{along(x):.1f}" y="{_HEIGHT - 14}" class="name">{x:g}</text>'
         )
-    parts.append(f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 1}" class="name">{html.escape(block.axis)}</text>')
+    parts.append(
+        f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 1}" class="name">{html.escape(block.axis)}</text>'
+    )
     return _svg(parts, block.title)
 
 
@@ -184,9 +198,9 @@ def _y(value: float, top: float) -> float:
 
 def _frame(top: float) -> list[str]:
     return [
-        f'<line x1="{_LEFT}" x2="{_WIDTH}" y1="{_y(share * top, top):.1f}" y2="{_y(share * top, top):.1f}" class="grid"/>'
-        f'<text x="{_LEFT - 6}" y="{_y(share * top, top) + 4:.1f}" class="tick">{share * top:.3g}</text>'
-        for share in (0, 0.25, 0.5, 0.75, 1)
+        f'<line x1="{_LEFT}" x2="{_WIDTH}" y1="{_y(value, top):.1f}" y2="{_y(value, top):.1f}" class="grid"/>'
+        f'<text x="{_LEFT - 6}" y="{_y(value, top) + 4:.1f}" class="tick">{value:.3g}</text>'
+        for value in (0, top / 4, top / 2, 3 * top / 4, top)
     ]
 
 

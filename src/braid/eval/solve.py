@@ -1,8 +1,8 @@
-"""`braid eval solve`: word problems, answered while they arrive, beside the single-stream baseline on the same problems.
+"""`braid eval solve`: word problems, answered while they arrive, beside the single-stream baseline on the same ones.
 
 TNFT counts the rows that lie strictly between the last token of the question and the first of the answer. The labels of
-the training data have a TNFT, too: it is the least with which the thought can be had that they teach, the bound. An answer
-that begins before the question has been read counts as wrong, whatever it says.
+the training data have a TNFT, too: it is the least with which the thought can be had that they teach, the bound. An
+answer that begins before the question has been read counts as wrong, whatever it says.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ __all__ = [
     "by_length",
     "compare",
     "figures_of",
+    "grade",
     "label_bounds",
     "seconds_of",
     "sweep_waits",
@@ -80,10 +81,12 @@ def answer_in_streams(
     """Play problems to a model of streams."""
     told = _told(f"streams, {pace}", len(problems), on_progress)
     played = play(model, topology, (problem.score for problem in problems), pace, on_progress=told)
-    return [_graded(problem, said) for problem, (_, said) in zip(problems, played, strict=True)]
+    return [grade(problem, said) for problem, (_, said) in zip(problems, played, strict=True)]
 
 
-def answer_in_turns(baseline: Baseline, problems: Sequence[Problem], on_progress: OnProgress) -> list[Answered]:
+def answer_in_turns(
+    baseline: Baseline, problems: Sequence[Problem], on_progress: OnProgress
+) -> list[Answered]:
     """Ask the baseline the same."""
     told = _told("baseline", len(problems), on_progress)
     turned = baseline.play([problem.score for problem in problems], on_progress=told)
@@ -97,7 +100,8 @@ def label_bounds(problems: Sequence[Problem], pace: Pace, tokenizer: DataTokeniz
         if problem.has_labels:
             table = lay_out(problem.score, tokenizer, ARRIVALS[pace], random.Random(0))
             user, output = table.lane("user"), table.lane(ANSWER)
-            assert user is not None and output is not None, "stories have both"
+            assert user is not None, "stories have a user"
+            assert output is not None, "and an answer"
             last = max(t for t, token in zip(user.rows, user.ids, strict=True) if token != tokenizer.end_id)
             bounds.append(max(0, output.rows[0] - last - 1))
     return bounds
@@ -120,7 +124,9 @@ def figures_of(answers: Sequence[Answered], bounds: Sequence[int] = ()) -> dict[
         "rows_after_question": {**mean_of(after).to_json(), "median": _median(after)},
         "rows": _mean([each.num_rows for each in answers]),
         "tokens": _mean([each.num_tokens for each in answers]),
-        "tokens_per_row": _ratio(sum(each.num_tokens for each in answers), sum(each.num_rows for each in answers)),
+        "tokens_per_row": _ratio(
+            sum(each.num_tokens for each in answers), sum(each.num_rows for each in answers)
+        ),
         "msl": _mean([each.msl for each in answers]),
         "kv_tokens": _mean([each.kv_tokens for each in answers]),
     }
@@ -162,7 +168,9 @@ def by_length(
     pairs = [
         (theirs_one.tnft, ours_one.rows_after, theirs_one.rows_after)
         for _, ours_one, theirs_one in zip(problems, ours, theirs, strict=True)
-        if ours_one.rows_after is not None and theirs_one.rows_after is not None and theirs_one.tnft is not None
+        if ours_one.rows_after is not None
+        and theirs_one.rows_after is not None
+        and theirs_one.tnft is not None
     ]
     found: list[dict[str, Any]] = []
     for low, high in itertools.pairwise(_LENGTHS):
@@ -174,7 +182,11 @@ def by_length(
 
 
 def sweep_waits(
-    model: Model, topology: Topology, problems: Sequence[Problem], waits: Sequence[int], on_progress: OnProgress
+    model: Model,
+    topology: Topology,
+    problems: Sequence[Problem],
+    waits: Sequence[int],
+    on_progress: OnProgress,
 ) -> dict[str, Any]:
     """Accuracy by how many tokens of the question the outputs wait for, paced."""
     found: dict[str, Any] = {}
@@ -185,7 +197,11 @@ def sweep_waits(
         }
         waiting = topology.model_copy(update={"streams": streams})
         answers = answer_in_streams(
-            model, waiting, problems, "paced", lambda what, done, of, k=wait: on_progress(f"wait-{k}", done, of)
+            model,
+            waiting,
+            problems,
+            "paced",
+            lambda what, done, of, k=wait: on_progress(f"wait-{k}", done, of),
         )
         found[str(wait)] = {
             "accuracy": share_of([each.is_right for each in answers]).to_json(),
@@ -220,7 +236,12 @@ def seconds_of(
                 plain, turned, closing = turns
                 theirs.append(
                     wait_for(
-                        plain, turned, problem.score, output=ANSWER, per_second=per_second, thought_end=closing
+                        plain,
+                        turned,
+                        problem.score,
+                        output=ANSWER,
+                        per_second=per_second,
+                        thought_end=closing,
                     )
                 )
             told(number)
@@ -236,7 +257,9 @@ def _seconds(waited: Sequence[Waited]) -> dict[str, Any]:
     return {
         "ttfat_s": {**mean_of(first).to_json(), "median": _median(first)},
         "whole_answer_s": {**mean_of(_whole(waited)).to_json(), "median": _median(_whole(waited))},
-        "ms_per_row": round(1000 * sum(each.compute for each in waited) / max(1, sum(each.rows for each in waited)), 3),
+        "ms_per_row": round(
+            1000 * sum(each.compute for each in waited) / max(1, sum(each.rows for each in waited)), 3
+        ),
     }
 
 
@@ -244,7 +267,8 @@ def _whole(waited: Sequence[Waited]) -> list[float]:
     return [each.whole for each in waited if each.whole is not None]
 
 
-def _graded(problem: Problem, played: Played) -> Answered:
+def grade(problem: Problem, played: Played) -> Answered:
+    """What became of a problem that was played to a model of streams."""
     words = played.words(ANSWER)
     text = played.streams[ANSWER].text
     is_early = bool(words) and words[0][0] <= played.last_input

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from braid._version import __version__
-from braid.bench.machine import describe_machine
 from braid.data.tokens import DataTokenizer
 from braid.eval import audit
 from braid.eval.baseline import Baseline
@@ -32,6 +31,8 @@ from braid.streams.topology import Topology
 
 __all__ = ["Contenders", "evaluate_audit", "evaluate_solve"]
 
+PACES: tuple[Pace, ...] = ("paced", "typed")
+PACES: tuple[Pace, ...] = ("paced", "typed")
 WAITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 
 
@@ -57,7 +58,6 @@ class Contenders:
             "baseline": self.turns.name if self.turns else None,
             "topology": self.topology.name,
             "braid": __version__,
-            "machine": describe_machine(),
         }
 
 
@@ -70,6 +70,7 @@ def evaluate_solve(
     gsm: bool = True,
     waits: Sequence[int] = WAITS,
     timed: int = 40,
+    limit: int | None = None,
     on_progress: OnProgress = lambda what, done, of: None,
 ) -> dict[str, Any]:
     """Solve word problems while they arrive.
@@ -82,6 +83,7 @@ def evaluate_solve(
         gsm: Whether `gsm_symbolic` is asked, too.
         waits: Tokens of the question that the outputs wait for, for the sweep; a fifth of the problems each.
         timed: Problems that are timed, one session alone.
+        limit: Problems of each file at most; None asks all.
         on_progress: Is told how far it is.
 
     Raises:
@@ -91,11 +93,11 @@ def evaluate_solve(
     each = max(1, n // len(SPLITS))
     sets: dict[str, list[Problem]] = {split: story_problems(split, each, seed) for split in SPLITS}
     for path in files:
-        sets[path.stem] = own_problems(path)
+        sets[path.stem] = own_problems(path)[:limit]
     if gsm:
         sets["gsm_symbolic"] = gsm_problems(max(1, each // 5), seed)
     sets["outside"] = outside_problems(max(1, each // 5), seed)
-    tokenizer = DataTokenizer(who.model.codec.hf.backend_tokenizer)
+    tokenizer = DataTokenizer(cast("Any", who.model.codec.hf).backend_tokenizer)
     found: dict[str, Any] = {"task": "solve", **who.about, "n": n, "seed": seed, "splits": {}}
     for name, problems in sets.items():
         found["splits"][name] = _split(who, name, problems, tokenizer, on_progress)
@@ -118,12 +120,12 @@ def _split(
     def told(what: str, done: int, of: int) -> None:
         on_progress(f"{name}: {what}", done, of)
 
-    paces: tuple[Pace, ...] = ("paced", "typed")
-    answers = {pace: answer_in_streams(who.model, who.topology, problems, pace, told) for pace in paces}
+    answers = {pace: answer_in_streams(who.model, who.topology, problems, pace, told) for pace in PACES}
     found: dict[str, Any] = {
         "what": SPLITS.get(name, name),
         "streams": {
-            pace: figures_of(given, label_bounds(problems, pace, tokenizer)) for pace, given in answers.items()
+            pace: figures_of(given, label_bounds(problems, pace, tokenizer))
+            for pace in PACES
         },
     }
     if who.turns is not None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
+from braid.engine.costs import costs_of
+from braid.engine.fallback import Decision
+from braid.engine.fallback import fall_back as fall_back_of
 from braid.engine.local import LocalBackend
 from braid.engine.scheduler import SchedulerPolicy
 from braid.errors import EmptyInputError, InputError
@@ -19,7 +22,7 @@ from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import Topology
 from braid.streams.transcript import Transcript
 
-__all__ = ["ROWS_AFTER_INPUT", "Result", "StreamResult", "generate", "run_rows", "with_sampling"]
+__all__ = ["ROWS_AFTER_INPUT", "Result", "StreamResult", "decide", "generate", "run_rows", "with_sampling"]
 
 ROWS_AFTER_INPUT = 512
 """Where nobody sets a limit, a turn may make so many rows beyond those that its input takes."""
@@ -49,6 +52,8 @@ class Result:
     kv_tokens: int
     kv_bytes: int
     streams: Mapping[str, StreamResult] = field(default_factory=dict[str, StreamResult])
+    decision: Decision | None = None
+    """Where falling back to one stream was allowed: whether that was done, and why."""
 
     def __getitem__(self, stream: str) -> StreamResult:
         return self.streams[stream]
@@ -65,6 +70,7 @@ def generate(
     sampling: SamplingSpec | Mapping[str, SamplingSpec] | None = None,
     forced: Mapping[str, str] | None = None,
     kv_tokens: int | None = None,
+    fall_back: bool = False,
     on_event: Callable[[Event], None] | None = None,
 ) -> Result:
     """Give all input, run one turn, return what every stream said.
@@ -79,6 +85,8 @@ def generate(
         sampling: For all outputs, or for each by name, instead of the topology's.
         forced: Text with which outputs must begin, by stream.
         kv_tokens: Size of the cache, in tokens; None chooses.
+        fall_back: Answer with one stream where inner streams would only cost time, see `decide`. The first time this
+            measures for about a second what a row costs.
         on_event: Called with every event as it happens.
 
     Raises:
@@ -99,8 +107,14 @@ def generate(
         inputs = {topology.input_names[0]: inputs}
     if not any(inputs.values()):
         raise EmptyInputError(f"all inputs are empty; give text to {' or '.join(topology.input_names)}")
+    decision = decide(model, topology, inputs, copies=copies) if fall_back else None
+    if decision is not None:
+        topology = decision.topology
     core = EngineCore(LocalBackend(model, kv_tokens=kv_tokens, prefix_share=0.0), policy=ALONE)
     conversation = core.open(topology, seed=seed, copies=copies)
+    if decision is not None and decision.fell_back:
+        conversation.transcript.meta["fell_back"] = decision.reason
+        conversation.record.notice("fell_back", decision.reason)
     began = time.perf_counter()
     try:
         for stream, text in inputs.items():
@@ -114,6 +128,7 @@ def generate(
             finished=conversation.turn_is_over,
             kv_tokens=conversation.peak_kv_tokens,
             bytes_per_token=core.backend.usage().bytes_per_token,
+            decision=decision,
         )
         conversation.close()
         for event in conversation.take_events():
@@ -122,6 +137,35 @@ def generate(
         return result
     finally:
         conversation.close()
+
+
+def decide(
+    model: Model,
+    topology: str | Topology,
+    inputs: Mapping[str, str],
+    *,
+    copies: Mapping[str, int] | None = None,
+) -> Decision:
+    """Whether a request whose whole input is there is better served by one stream, by what rows cost here.
+
+    For a session that is told everything at once, open it with the decision's `topology`.
+
+    Args:
+        model, topology, copies: As for `generate`.
+        inputs: Text of each input stream.
+
+    Returns:
+        The topology to use, the reason in words, and both estimates. What was asked for is never lost but for the inner
+        streams themselves.
+    """
+    return fall_back_of(
+        as_topology(topology),
+        input_tokens=sum(len(model.codec.encode(text)[0]) for text in inputs.values()),
+        is_complete=True,
+        costs=lambda: costs_of(model),
+        copies=copies,
+        is_trained=model.trained is not None,
+    )
 
 
 def run_rows(
@@ -159,7 +203,13 @@ def run_rows(
 
 
 def result_of(
-    transcript: Transcript, *, seconds: float, finished: bool, kv_tokens: int, bytes_per_token: int
+    transcript: Transcript,
+    *,
+    seconds: float,
+    finished: bool,
+    kv_tokens: int,
+    bytes_per_token: int,
+    decision: Decision | None = None,
 ) -> Result:
     """Gather a run's streams and figures."""
     streams = {
@@ -177,6 +227,7 @@ def result_of(
         kv_tokens=kv_tokens,
         kv_bytes=kv_tokens * bytes_per_token,
         streams=streams,
+        decision=decision,
     )
 
 

@@ -1,0 +1,181 @@
+"""Two models, one typed question, two clocks: what the demo shows.
+
+The model of streams reads along while somebody types; its baseline is given the question when it is finished. Each
+clock runs from the last token of the question while that model alone computes, so that neither is slowed by the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from braid.data.score import Part, Score, Segment
+from braid.data.sentences import split_sentences
+from braid.engine.conversation import Conversation
+from braid.engine.core import EngineCore
+from braid.engine.local import LocalBackend
+from braid.eval.play import Arriving, with_feed
+from braid.model.model import Model
+from braid.streams.topology import Topology
+
+__all__ = ["Frame", "Racer", "audit_along", "race"]
+
+_LONGEST = 600
+
+
+@dataclass(frozen=True)
+class Racer:
+    """A model and how it is run.
+
+    Args:
+        model, topology: Of it.
+        thought_end: The token after which it answers, where one stream holds the thought and the answer.
+    """
+
+    model: Model
+    topology: Topology
+    thought_end: int | None = None
+
+
+@dataclass
+class Frame:
+    """What can be seen at one moment.
+
+    Args:
+        typed: Of the question.
+        streams: What the outputs of the first model hold.
+        thought, answer: What the baseline says.
+        waited: Milliseconds on the clock of the first model; None while the question is typed.
+        first: Milliseconds to the first token of its answer.
+        turns_waited, turns_first: The same of the baseline.
+    """
+
+    typed: str = ""
+    streams: dict[str, str] = field(default_factory=dict[str, str])
+    thought: str = ""
+    answer: str = ""
+    waited: float | None = None
+    first: float | None = None
+    turns_waited: float | None = None
+    turns_first: float | None = None
+
+
+Show = Callable[[Frame], None]
+
+
+def race(ours: Racer, theirs: Racer | None, question: str, *, per_second: float, show: Show) -> Frame:
+    """Type a question, and let both answer.
+
+    Args:
+        ours: Of streams.
+        theirs: The baseline.
+        question: What is typed.
+        per_second: Tokens a second.
+        show: Is given every moment.
+
+    Returns:
+        The last moment.
+    """
+    score = Score(
+        "demo", (Part("user", "input", tuple(Segment(text) for text in split_sentences(question))),)
+    )
+    frame = Frame()
+    core = EngineCore(LocalBackend(ours.model, prefix_share=0.0))
+    conversation = core.open(with_feed(ours.topology, "paced"))
+    try:
+        _type(core, conversation, Arriving(score, conversation, "typed"), frame, per_second, show)
+    finally:
+        conversation.close()
+    if theirs is not None:
+        _take_turn(theirs, question, frame, show)
+    return frame
+
+
+def audit_along(ours: Racer, question: str, solution: str, *, per_second: float, show: Show) -> Frame:
+    """Let the auditor read a solution while it is typed, the question being there already."""
+    frame = Frame()
+    core = EngineCore(LocalBackend(ours.model, prefix_share=0.0))
+    conversation = core.open(with_feed(ours.topology, "paced"))
+    try:
+        conversation.write("user", question)
+        conversation.end("user")
+        _compute(core, conversation, lambda: None)
+        score = Score(
+            "demo",
+            (Part("solution", "input", tuple(Segment(f"{step};") for step in solution.split(";") if step)),),
+        )
+        _type(core, conversation, Arriving(score, conversation, "typed"), frame, per_second, show)
+    finally:
+        conversation.close()
+    return frame
+
+
+def _type(
+    core: EngineCore,
+    conversation: Conversation,
+    arriving: Arriving,
+    frame: Frame,
+    per_second: float,
+    show: Show,
+) -> None:
+    gap, began, count = 1 / per_second, time.perf_counter(), 0
+    ended: float | None = None
+
+    def look() -> None:
+        frame.streams = {
+            lane.label: conversation.transcript.text(lane.label)
+            for lane in conversation.transcript.lanes.lanes
+            if conversation.topology.streams[lane.stream].is_output
+        }
+        if ended is not None and not conversation.turn_is_over:
+            frame.waited = 1000 * (time.perf_counter() - ended)
+            if frame.first is None and frame.streams.get("output"):
+                frame.first = frame.waited
+        show(frame)
+
+    while not arriving.is_over:
+        time.sleep(max(0.0, began + count * gap - time.perf_counter()))
+        text = arriving.advance()
+        if text == "":
+            break
+        frame.typed += text or ""
+        count += 1
+        if arriving.has_given_all:
+            ended = time.perf_counter()
+        _compute(core, conversation, look)
+    _compute(core, conversation, look)
+
+
+def _compute(core: EngineCore, conversation: Conversation, look: Callable[[], None]) -> None:
+    """Rows until there is nothing to do."""
+    for _ in range(_LONGEST):
+        if not conversation.has_work:
+            return
+        core.step([conversation])
+        conversation.take_news()
+        look()
+
+
+def _take_turn(theirs: Racer, question: str, frame: Frame, show: Show) -> None:
+    core = EngineCore(LocalBackend(theirs.model, prefix_share=0.0))
+    conversation = core.open(theirs.topology)
+    began = time.perf_counter()
+
+    def look() -> None:
+        ids = [token for _, token in conversation.transcript.tokens("output")]
+        place = ids.index(theirs.thought_end) + 1 if theirs.thought_end in ids else len(ids)
+        frame.thought = theirs.model.codec.decode(ids[:place])
+        frame.answer = theirs.model.codec.decode(ids[place:])
+        if not conversation.turn_is_over:
+            frame.turns_waited = 1000 * (time.perf_counter() - began)
+            if frame.turns_first is None and frame.answer:
+                frame.turns_first = frame.turns_waited
+        show(frame)
+
+    try:
+        conversation.write("user", question)
+        conversation.end("user")
+        _compute(core, conversation, look)
+    finally:
+        conversation.close()

@@ -1,0 +1,136 @@
+"""Flags belong to faults that can be known; all others are false alarms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import braid
+from braid.data.score import Part, Score, Segment
+from braid.eval.audit import (
+    Audited,
+    Fault,
+    audit_figures,
+    audit_in_turns,
+    audit_scores,
+    efficiency,
+    grade_audit,
+)
+from braid.eval.baseline import Baseline
+from braid.eval.play import Played, Said
+from braid.eval.tasks import Contenders, evaluate_audit
+from braid.model.model import Model
+from braid.model.sources import PACKAGED
+from braid.streams.presets import topology
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return braid.load("braid-stories", threads=1)
+
+
+SOLUTION = ("3", ";7", ";")
+"""`3;7;`, in which the 7 is wrong."""
+
+
+def score(*, is_faulty: bool = True) -> Score:
+    segments = tuple(Segment(text) for text in ("3;7", ";")) if is_faulty else (Segment("3;7;"),)
+    audit = (Segment(" wrong number;", {"solution": 1}),) if is_faulty else ()
+    verdict = Segment(" not ok" if is_faulty else " ok", {"solution": len(segments) + 1})
+    return Score(
+        "s",
+        (
+            Part("user", "input", (Segment("How many?"),)),
+            Part("solution", "input", segments),
+            Part("audit", "output", (*audit, verdict), reads=("solution",)),
+        ),
+        {"faults": [{"step": 1, "kind": "number"}] if is_faulty else [], "num_steps": 2},
+    )
+
+
+def played(model: Model, flags: dict[int, str]) -> Played:
+    """The solution stands in rows 10 to 13, its fault in row 12; flags begin in the rows that are given."""
+    end = model.turn_end_id
+    solution = model.codec.encode("3;7;")[0]
+    assert len(solution) == 4
+    rows: list[int] = []
+    ids: list[int] = []
+    for row, text in flags.items():
+        tokens = model.codec.encode(text)[0]
+        rows += range(row, row + len(tokens))
+        ids += tokens
+    assert rows == sorted(set(rows)), "one token a row"
+    streams = {
+        "user": Said((0, 1, 2), (9, 9, 9), "How many?"),
+        "solution": Said((10, 11, 12, 13), tuple(solution), "3;7;"),
+        "audit": Said(tuple(rows), tuple(ids), model.codec.decode(ids)),
+    }
+    return Played(streams, 13, 40, 30, True, end)
+
+
+def test_a_flag_after_the_fault_is_its_flag(model: Model) -> None:
+    found = grade_audit(model, score(), played(model, {13: " wrong number;", 20: " not ok"}))
+    assert found.faults == (Fault("number", 12, 13, True),)
+    assert (found.false_alarms, found.verdict) == (0, True)
+
+
+@pytest.mark.parametrize("row", [11, 12])
+def test_a_flag_before_the_fault_can_be_known_is_a_false_alarm(model: Model, row: int) -> None:
+    found = grade_audit(model, score(), played(model, {row: " wrong number;", 20: " not ok"}))
+    assert found.faults[0].flagged is None
+    assert found.false_alarms == 1
+
+
+def test_a_second_flag_for_one_fault_is_a_false_alarm(model: Model) -> None:
+    flags = {13: " wrong number;", 17: " wrong result;", 24: " not ok"}
+    assert grade_audit(model, score(), played(model, flags)).false_alarms == 1
+
+
+def test_a_flag_on_a_sound_solution_is_a_false_alarm(model: Model) -> None:
+    found = grade_audit(model, score(is_faulty=False), played(model, {13: " wrong number;", 20: " not ok"}))
+    assert (found.faults, found.false_alarms, found.verdict) == ((), 1, False)
+
+
+def test_another_kind_is_a_flag_that_names_it_wrongly(model: Model) -> None:
+    found = grade_audit(model, score(), played(model, {14: " wrong result;", 20: " not ok"}))
+    assert found.faults == (Fault("number", 12, 14, False),)
+
+
+def test_silence_misses_the_fault(model: Model) -> None:
+    found = grade_audit(model, score(), played(model, {20: " ok"}))
+    assert (found.faults[0].flagged, found.false_alarms, found.verdict) == (None, 0, False)
+
+
+def audited(**changes: Any) -> Audited:
+    faults = (Fault("number", 12, 13, True), Fault("result", 20, None, False))
+    return Audited("a", **{"faults": faults, "false_alarms": 1, "num_steps": 5, "verdict": True, "num_rows": 50,
+                           "msl": 40, **changes})  # fmt: skip
+
+
+def test_figures_count_flags_misses_and_alarms() -> None:
+    figures = audit_figures([audited(), audited(faults=(), false_alarms=0)])
+    assert figures["flagged"]["value"] == 0.5
+    assert figures["by_kind"]["result"]["value"] == 0
+    assert figures["false_alarms"]["of_flags"] == 0.5
+    assert figures["false_alarms"]["of_sound_steps"] == pytest.approx(1 / 8)
+    assert figures["false_alarms"]["of_sound_solutions"]["value"] == 0
+    assert figures["delay_rows"] == {"median": 1.0, "mean": 1.0}
+    assert efficiency([audited()], [audited(num_rows=100, msl=100)]) == {"msl_ratio": 0.4, "rows_ratio": 0.5}
+
+
+def test_the_baseline_reads_the_finished_solution() -> None:
+    turns = Baseline(PACKAGED["braid-stories-turns"])
+    wanted = audit_scores("numbers", 3, 5)
+    for each in wanted:
+        question, solution = each.part("user").text, each.part("solution").text
+        assert turns.tokenizer.decode(turns.prompt_of(each)) == f"{question}<end>{solution}<end>"
+    assert len(audit_in_turns(turns, wanted, lambda *_: None)) == 3
+
+
+def test_a_whole_evaluation_has_all_splits(model: Model) -> None:
+    turns = Baseline(PACKAGED["braid-stories-turns"])
+    found = evaluate_audit(Contenders(model, topology("stories"), turns), n=12)
+    assert list(found["splits"]) == ["numbers", "structure", "wording", "faults"]
+    for split in found["splits"].values():
+        assert 0.3 < split["difference"]["msl_ratio"] < 0.8

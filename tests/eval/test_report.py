@@ -1,0 +1,104 @@
+"""Reports say the same in Markdown and HTML, and nothing in them can break out of it."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+from braid.eval.documents import audit_document, solve_document
+from braid.eval.report import Bars, Curve, Heading, Table, Text, to_html, to_markdown
+
+BLOCKS = [
+    Heading("A <b>title</b>", 1),
+    Text("Less & more."),
+    Table(["a", "b|c"], [["1", "2"], ["3", "<script>"]]),
+    Bars(
+        "Shares.", {"x": {"ours": (0.5, 0.4, 0.6), "theirs": (0.2, 0.1, 0.3)}, "y": {"ours": (1, 1, 1)}}, 1.0
+    ),
+    Curve("Points.", "k", [(1, 0.5, 0.4, 0.6), (2, 0.6, 0.5, 0.7)], 1.0),
+]
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen.append(tag)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_markdown_has_every_block() -> None:
+    text = to_markdown(BLOCKS)
+    assert text.startswith("# A <b>title</b>\n\nLess & more.\n\n| a | b\\|c |\n")
+    assert "| x | 0.5 (0.4 to 0.6) | 0.2 (0.1 to 0.3) |" in text
+    assert "| y | 1 |  |" in text
+
+
+def test_html_is_whole_and_safe() -> None:
+    page = to_html(BLOCKS)
+    tags = _Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert tags.seen.count("svg") == 2
+    assert tags.seen.count("rect") == 5  # three bars, two keys
+    assert "<script>" not in page
+
+
+def _figures(value: float) -> dict[str, object]:
+    share = {"value": value, "low": value - 0.02, "high": value + 0.02, "n": 100}
+    count = {"value": 4.0, "low": 3.0, "high": 5.0, "n": 100, "median": 3.0}
+    return {
+        "accuracy": share, "early": 0, "unanswered": 0, "tnft": {**count, "label_bound": 4.2},
+        "rows_after_question": count, "rows": 50.0, "tokens": 80.0, "tokens_per_row": 1.6,
+        "msl": 40.0, "kv_tokens": 80.0,
+    }  # fmt: skip
+
+
+def test_where_streams_do_not_pay_is_said() -> None:
+    split = {
+        "what": "unseen numbers",
+        "streams": {"paced": _figures(0.5), "typed": _figures(0.5)},
+        "baseline": _figures(0.9),
+        "difference": {
+            pace: {"accuracy": {"value": -0.4, "low": -0.45, "high": -0.35, "n": 100}, "rows_after_question_cut": 0.8,
+                   "msl_ratio": 0.5}
+            for pace in ("paced", "typed")
+        },
+        "by_length": [{"from": 0, "to": 5, "n": 7, "streams": 8.0, "baseline": 7.0}],
+    }  # fmt: skip
+    seconds = {"ttfat_s": {"value": 0.1}, "whole_answer_s": {"value": 0.2}, "ms_per_row": 3.0}
+    found = {
+        "task": "solve", "model": "m", "baseline": "b", "topology": "stories", "braid": "1", "n": 100, "seed": 7,
+        "splits": {"numbers": split},
+        "wait_k": {"by_wait": {"1": {"accuracy": {"value": 0.5, "low": 0.4, "high": 0.6}}}, "spread": 0.0},
+        "seconds": {"paste": {"streams": seconds, "baseline": seconds, "whole_answer_cut": -0.6}},
+    }  # fmt: skip
+    text = to_markdown(solve_document(found))
+    losses = text.partition("## Where streams do not pay")[2]
+    assert "paste: the whole answer comes 60 % later" in losses
+    assert "thoughts of 0 to 4 tokens (7 problems)" in losses
+    assert "-40.0" in losses
+    assert to_html(solve_document(found))
+
+
+def test_an_audit_is_reported_by_kind() -> None:
+    share = {"value": 0.9, "low": 0.8, "high": 0.95, "n": 30}
+    figures = {
+        "flagged": share, "named": share, "by_kind": {"number": share}, "verdict": share, "rows": 50.0, "msl": 40.0,
+        "false_alarms": {"of_flags": 0.04, "of_sound_steps": 0.01, "of_sound_solutions": share},
+        "delay_rows": {"median": 1.0, "mean": 1.4},
+    }  # fmt: skip
+    found = {
+        "task": "audit", "model": "m", "baseline": None, "topology": "stories", "braid": "1", "n": 100, "seed": 7,
+        "splits": {"numbers": {"what": "unseen numbers", "streams": figures}},
+    }  # fmt: skip
+    assert "| unseen numbers | number | 90.0 % (80.0 to 95.0) |" in to_markdown(audit_document(found))
