@@ -4,7 +4,7 @@
 #   PYTHON       the interpreter that makes it                                  (python3.11, else python3)
 #   TORCH_INDEX  a package index to take torch from, besides pip's own: set it to PyTorch's CPU index on a machine
 #                without a GPU whose pip would otherwise bring the CUDA build   (unset)
-#   MODEL        the model that the demo runs                                   (smollm2-135m)
+#   MODEL        the stock model that the demo names                            (smollm2-135m)
 
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -40,14 +40,14 @@ $(VENV)/.dev: $(VENV)/.base
 
 setup: $(VENV)/.dev ## make the environment with all that development needs
 
-demo: $(VENV)/.base ## let a model read, think and answer at once, live in this terminal
-	@$(BRAID) run --model $(MODEL) --topology think-aloud --user "$(QUESTION)" --pace 5
+demo: $(VENV)/.base ## see a model read along beside one that takes turns, on one typed problem, with both clocks
+	@$(BRAID) demo
 	@echo
 	@echo "Try next:"
-	@echo "  make demo QUESTION='Why is the sky blue?'"
-	@echo "  $(BRAID) run --topology think-aloud --copies thought=2 --save run.jsonl    # type, then Ctrl-D"
-	@echo "  $(BRAID) inspect run.jsonl --svg run.svg"
-	@echo "  $(BRAID) check $(MODEL)"
+	@echo "  $(BRAID) demo \"Leo had 20 shells. He found 7 more. How many shells does Leo have?\""
+	@echo "  $(BRAID) chat $(MODEL)                   # a stock chat model, which is fetched once"
+	@echo "  $(BRAID) run --model $(MODEL) --topology think-aloud --user \"$(QUESTION)\" --pace 5"
+	@echo "  $(BRAID) eval solve --n 300"
 
 model: $(VENV)/.base ## fetch and convert the default model, once
 	@$(BIN)/python -c "from braid.model.loading import ensure_local; ensure_local('smollm2-135m')"

@@ -32,7 +32,6 @@ from braid.streams.topology import Topology
 __all__ = ["Contenders", "evaluate_audit", "evaluate_solve"]
 
 PACES: tuple[Pace, ...] = ("paced", "typed")
-PACES: tuple[Pace, ...] = ("paced", "typed")
 WAITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 
 
@@ -124,8 +123,7 @@ def _split(
     found: dict[str, Any] = {
         "what": SPLITS.get(name, name),
         "streams": {
-            pace: figures_of(given, label_bounds(problems, pace, tokenizer))
-            for pace in PACES
+            pace: figures_of(answers[pace], label_bounds(problems, pace, tokenizer)) for pace in PACES
         },
     }
     if who.turns is not None:

@@ -37,6 +37,10 @@ TEXT = "text"
 """What the one stream of a model that takes turns is called."""
 
 
+_STRETCH = 256
+"""Examples of a series among which one that is short enough is looked for."""
+
+
 class _Places(Protocol):
     """The examples of one source by their place."""
 
@@ -67,7 +71,17 @@ class _Built:
         assert self.source.builder is not None
         nth = find_builder(self.source.builder).nth
         assert nth is not None, "the recipe was checked"
-        return nth(Wish(self.source.seed, self.source.split), index)
+        wish, most = Wish(self.source.seed, self.source.split), self.source.most_steps
+        if most is None:
+            return nth(wish, index)
+        # Each place has a stretch of the series for itself, so that no two of them find the same example.
+        for place in range(index * _STRETCH, (index + 1) * _STRETCH):
+            score = nth(wish, place)
+            if score.meta["num_steps"] <= most:
+                return score
+        raise DataError(
+            f"{self.source.builder}: none of {_STRETCH} examples in a row has at most {most} steps; raise most_steps"
+        )
 
 
 class _Read:

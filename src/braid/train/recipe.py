@@ -17,7 +17,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, cast
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from braid.data.build import ARRIVAL_MIX
 from braid.data.layout import ARRIVALS
@@ -48,6 +54,7 @@ class Source(_RecipeModel):
         share: Of the examples, beside the other sources' shares.
         seed, split: Of the builder.
         arrival: How input comes: `mixed`, or one way for all; row tables have theirs already.
+        most_steps: Of a builder's examples only those whose solution has at most so many steps; all of them if None.
     """
 
     builder: str | None = None
@@ -56,11 +63,14 @@ class Source(_RecipeModel):
     seed: int = 0
     split: str = "train"
     arrival: str = ARRIVAL_MIX
+    most_steps: int | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
         if (self.builder is None) == (self.file is None):
             raise problem("a source of examples has either a builder or a file")
+        if self.file is not None and self.most_steps is not None:
+            raise problem("only a builder can leave examples out; build a file of the wanted ones", key="most_steps")
         if self.builder is not None:
             _require_places(self.builder, self.split)
         if self.file is not None and not self.file.name.endswith(FORMATS):
@@ -69,6 +79,12 @@ class Source(_RecipeModel):
         if self.arrival not in known:
             raise problem(f"there is no arrival {self.arrival!r}; {hint(self.arrival, known)}", key="arrival")
         return self
+
+    @model_serializer(mode="wrap")
+    def _told(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Say nothing of a limit that is not set, so that a run that was begun before there was one goes on."""
+        told = cast("dict[str, Any]", handler(self))
+        return {name: value for name, value in told.items() if name != "most_steps" or value is not None}
 
 
 def _require_places(builder: str, split: str) -> None:
