@@ -37,6 +37,16 @@ def package(run: Path, form: Form, target: Path) -> None:
     recipe = Recipe.read(RECIPE) if form == "streams" else Recipe.read(RECIPE).as_baseline()
     stages = [f"{number}-{stage.form}" for number, stage in enumerate(recipe.stages, start=1)]
     source = run / stages[-1] / "model"
+    needed = [
+        source / "model.safetensors",
+        source / "config.json",
+        *(run / stage / "log.jsonl" for stage in stages),
+    ]
+    missing = [str(path) for path in needed if not path.is_file()]
+    if missing:
+        sys.exit(f"the run is not complete: there is no {', '.join(missing)}")
+    final = target
+    target = final.with_name(f"{final.name}.new")
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for name in _KEPT:
@@ -59,6 +69,12 @@ def package(run: Path, form: Form, target: Path) -> None:
             for line in (run / stage / "log.jsonl").read_text().splitlines():
                 log.write(json.dumps({"stage": stage, **json.loads(line)}) + "\n")
     (target / "data.json").write_text(json.dumps(manifest(recipe, target), indent=2) + "\n")
+    if (final / "README.md").is_file():
+        shutil.copy(final / "README.md", target / "README.md")
+    for path in target.iterdir():
+        path.chmod(0o644)
+    shutil.rmtree(final, ignore_errors=True)
+    target.replace(final)
 
 
 def manifest(recipe: Recipe, folder: Path) -> dict[str, object]:

@@ -11,6 +11,7 @@ from braid.data.score import Part, Score, Segment
 from braid.eval.audit import (
     Audited,
     Fault,
+    _matched,
     audit_figures,
     audit_in_turns,
     audit_scores,
@@ -71,14 +72,14 @@ def played(model: Model, flags: dict[int, str]) -> Played:
 
 def test_a_flag_after_the_fault_is_its_flag(model: Model) -> None:
     found = grade_audit(model, score(), played(model, {13: " wrong number;", 20: " not ok"}))
-    assert found.faults == (Fault("number", 12, 13, True),)
+    assert found.faults == (Fault("number", 1, True, True),)
     assert (found.false_alarms, found.verdict) == (0, True)
 
 
 @pytest.mark.parametrize("row", [11, 12])
 def test_a_flag_before_the_fault_can_be_known_is_a_false_alarm(model: Model, row: int) -> None:
     found = grade_audit(model, score(), played(model, {row: " wrong number;", 20: " not ok"}))
-    assert found.faults[0].flagged is None
+    assert not found.faults[0].is_flagged
     assert found.false_alarms == 1
 
 
@@ -92,18 +93,50 @@ def test_a_flag_on_a_sound_solution_is_a_false_alarm(model: Model) -> None:
     assert (found.faults, found.false_alarms, found.verdict) == ((), 1, False)
 
 
+def test_the_baseline_is_given_the_best_reading_of_its_flags() -> None:
+    faults, alarms = _matched(["number", "result"], ["wrong result", "wrong operation", "wrong number"])
+    assert [fault.is_named for fault in faults] == [True, True]
+    assert alarms == 1
+
+
+def test_a_late_flag_is_not_for_a_fault_long_ago(model: Model) -> None:
+    two = score()
+    solution = tuple(Segment(text) for text in ("3", ";7", ";"))
+    audit = (
+        Segment(" wrong number;", {"solution": 1}),
+        Segment(" wrong result;", {"solution": 2}),
+        Segment(" not ok", {"solution": 4}),
+    )
+    parts = (
+        two.parts[0],
+        Part("solution", "input", solution),
+        Part("audit", "output", audit, reads=("solution",)),
+    )
+    faults = [{"step": 0, "kind": "number"}, {"step": 1, "kind": "result"}]
+    two = Score("s", parts, {"faults": faults, "num_steps": 2})
+    found = grade_audit(
+        model, two, played(model, {13: " wrong result;", 60: " wrong number;", 70: " not ok"})
+    )
+    assert [fault.is_flagged for fault in found.faults] == [False, True]
+    assert found.false_alarms == 1
+    found = grade_audit(
+        model, two, played(model, {13: " wrong number;", 17: " wrong result;", 70: " not ok"})
+    )
+    assert [(fault.delay, fault.is_named) for fault in found.faults] == [(3, True), (5, True)]
+
+
 def test_another_kind_is_a_flag_that_names_it_wrongly(model: Model) -> None:
     found = grade_audit(model, score(), played(model, {14: " wrong result;", 20: " not ok"}))
-    assert found.faults == (Fault("number", 12, 14, False),)
+    assert found.faults == (Fault("number", 2, True, False),)
 
 
 def test_silence_misses_the_fault(model: Model) -> None:
     found = grade_audit(model, score(), played(model, {20: " ok"}))
-    assert (found.faults[0].flagged, found.false_alarms, found.verdict) == (None, 0, False)
+    assert (found.faults[0].is_flagged, found.false_alarms, found.verdict) == (False, 0, False)
 
 
 def audited(**changes: Any) -> Audited:
-    faults = (Fault("number", 12, 13, True), Fault("result", 20, None, False))
+    faults = (Fault("number", 1, True, True), Fault("result", None, False, False))
     return Audited("a", **{"faults": faults, "false_alarms": 1, "num_steps": 5, "verdict": True, "num_rows": 50,
                            "msl": 40, **changes})  # fmt: skip
 

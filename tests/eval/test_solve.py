@@ -61,6 +61,7 @@ def test_a_right_answer_before_the_question_ends_is_wrong(row: int) -> None:
     found = grade(problem(), said("7", (row, 5)))
     assert found.is_early
     assert not found.is_right
+    assert found.tnft is None
 
 
 def test_an_answer_that_never_ends_is_wrong() -> None:
@@ -104,7 +105,7 @@ def test_a_comparison_is_of_the_same_problems() -> None:
     found = compare(ours, theirs)
     assert found["accuracy"]["value"] == -0.5
     assert found["rows_after_question_cut"] == pytest.approx(0.8)
-    bins = by_length([problem(), problem()], ours, theirs)
+    bins = by_length(ours, theirs)
     assert [(each["n"], each["streams"], each["baseline"]) for each in bins] == [(2, 4.0, 20.0)]
 
 

@@ -140,3 +140,27 @@ def test_a_stream_that_the_topology_has_not_is_told(files: Path, tokenizer: Data
         DataError, match=r"has a stream '\w+', which the topology has not; it has user, thought"
     ):
         _ = [examples[index] for index in range(len(examples))]
+
+
+@pytest.mark.parametrize("builder", ["stories", "audit"])
+def test_a_limit_of_steps_leaves_longer_examples_out(
+    builder: str, files: Path, tokenizer: DataTokenizer
+) -> None:
+    told = [{"builder": builder, "most_steps": 2}]
+    count = 12
+    few = [_examples(files, tokenizer, examples=told, count=count).table(index) for index in range(count)]
+    assert all(table.meta["num_steps"] <= 2 for table in few)
+    assert len({table.id for table in few}) == count, "each place has an example of its own"
+    rest = _examples(files, tokenizer, examples=told, start=5, count=count)
+    assert [rest.table(index).id for index in range(4)] == [table.id for table in few[5:9]]
+    assert any(
+        table.meta["num_steps"] > 2
+        for index in range(count)
+        if (table := _examples(files, tokenizer, examples=[{"builder": builder}], count=count).table(index))
+    )
+
+
+def test_a_limit_that_no_example_keeps_is_told(files: Path, tokenizer: DataTokenizer) -> None:
+    examples = _examples(files, tokenizer, examples=[{"builder": "stories", "most_steps": 0}])
+    with pytest.raises(DataError, match=r"stories: none of 256 .* at most 0 steps; raise most_steps"):
+        examples.table(0)

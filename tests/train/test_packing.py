@@ -27,6 +27,8 @@ streams:
 reads: {thought: [user]}
 """)
 
+SOLVE_OUTPUT = 2
+
 
 @pytest.fixture(scope="module")
 def examples() -> list[Queries]:
@@ -105,3 +107,18 @@ def test_leaving_a_probe_out_changes_no_other_answer(network: StreamNetwork, exa
     whole, part = answers(example), answers(fewer)
     assert set(whole) - set(part) == {(int(example.streams[first]), int(example.rows[first]))}
     assert all(torch.allclose(whole[key], part[key], atol=1e-10) for key in part)
+
+
+def test_a_reader_has_a_place_only_for_examples_in_which_it_is_asked(
+    network: StreamNetwork, examples: list[Queries]
+) -> None:
+    silent = examples[0]
+    silent = silent[np.flatnonzero(silent.streams != SOLVE_OUTPUT)]
+    reading = Reading.of(SOLVE)
+    batch = pack([silent, *examples[1:3]], reading)
+    assert sorted(len(reader["queries"]) for reader in batch["plan"]["readers"]) == [2, 3, 3]
+    total = float(batch["weights"].sum())
+    loss, gradients = _gradients(network, batch, total)
+    alone = [_gradients(network, pack([each], reading), total) for each in (silent, *examples[1:3])]
+    assert abs(loss - sum(each[0] for each in alone)) < 1e-8
+    assert torch.allclose(gradients, torch.stack([each[1] for each in alone]).sum(0), atol=1e-8, rtol=0)

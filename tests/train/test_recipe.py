@@ -50,6 +50,14 @@ def test_the_baseline_takes_turns_in_every_stage(tmp_path: Path) -> None:
     assert baseline.examples == recipe.examples
 
 
+def test_a_limit_that_is_not_set_is_not_told(tmp_path: Path) -> None:
+    """So a run that was begun by a version without it goes on."""
+    recipe = read_recipe(tmp_path, examples=[{"builder": "stories"}, {"builder": "audit", "most_steps": 2}])
+    without, limited = recipe.model_dump(mode="json")["examples"]
+    assert "most_steps" not in without
+    assert limited["most_steps"] == 2
+
+
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("unknown", {"stage": []}, "stage: unknown key; did you mean 'stages'?"),
     ("deep", {"stages": [{"steps": 1, "learnin_rate": 1}]}, "stages[0].learnin_rate: unknown key; did you mean"),
@@ -67,6 +75,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("split", {"examples": [{"builder": "stories", "split": "faults"}]}, "examples[0].split: stories has no"),
     ("file", {"examples": [{"file": "x.txt"}]}, "examples[0].file: x.txt is neither"),
     ("arrival", {"examples": [{"builder": "stories", "arrival": "pace"}]}, "did you mean 'paced'?"),
+    ("most", {"examples": [{"builder": "stories", "most_steps": -1}]}, "examples[0].most_steps: "),
+    ("most of a file", {"examples": [{"file": "x.jsonl", "most_steps": 2}]}, "examples[0].most_steps: only a builder"),
     ("weights", {"stages": [{"steps": 1, "weights": {"thougt": 1}}]}, "stages[0].weights: there is no stream"),
     ("lora", {"lora": {}}, "lora: adapters need a stock network"),
     ("settings", {"network": {"base": "x", "settings": {"a": 1}}}, "network.settings: a stock model"),

@@ -17,6 +17,7 @@ __all__ = [
     "rows_table",
     "serving_table",
     "sessions_table",
+    "training_table",
 ]
 
 RATIOS = {
@@ -200,6 +201,46 @@ def fallback_table(figures: Mapping[str, Any]) -> RenderableType:
             str(figures[f"{key}_rows"]),
         )
     return Group(table, Text(f"Chosen: {figures['reason']}."), _where(figures["machine"]))
+
+
+_TRAINED = {
+    "streams": "streams, as the recipe has them",
+    "dense": "streams, each reads every other",
+    "turns": "one stream, the baseline",
+}
+
+
+def training_table(figures: Mapping[str, Any]) -> RenderableType:
+    """What `braid bench training` found.
+
+    Args:
+        figures: `TrainingFigures.to_dict()`.
+    """
+    title = f"{figures['recipe']}: an optimiser's step at equal queries, median of {figures['rounds']} rounds"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    heads = (
+        "",
+        "kept",
+        "probes",
+        "of all probes",
+        "queries an example",
+        "queries a step",
+        "ms a step",
+        "over the baseline",
+    )
+    for head in heads:
+        table.add_column(head, justify="left" if not head else "right")
+    baseline = figures["kinds"]["turns"]["step_ms"]
+    for name, meaning in _TRAINED.items():
+        kind = figures["kinds"][name]
+        table.add_row(
+            meaning,
+            *(f"{kind[key]:.1f}" for key in ("kept", "probes", "all_probes", "queries_per_example")),
+            f"{kind['queries_per_step']:.0f}",
+            f"{kind['step_ms']:.1f}",
+            f"{kind['step_ms'] / baseline:.2f} ×",
+        )
+    return Group(table, _where(figures["machine"]))
 
 
 def _where(machine: Mapping[str, Any]) -> Text:

@@ -11,7 +11,7 @@ from braid.cli.machine import DEFAULT_MODEL, DtypeOption, ModelOption, ThreadsOp
 from braid.cli.progress import progress_bar
 from braid.cli.report import JsonOption, print_json
 
-__all__ = ["app", "codewords", "fallback", "overhead", "rows", "serve", "sessions"]
+__all__ = ["app", "codewords", "fallback", "overhead", "rows", "serve", "sessions", "training"]
 
 app = typer.Typer(
     rich_markup_mode="rich",
@@ -58,6 +58,12 @@ _FALLBACK_EXAMPLES = """[bold]Examples[/]
 braid bench fallback
 
 braid bench fallback --topology think-aloud --answer-tokens 32 --json"""
+
+_TRAINING_EXAMPLES = """[bold]Examples[/]
+
+braid bench training
+
+braid bench training recipe.yaml --rounds 30 --threads 2 --json"""
 
 
 @app.command(epilog=_ROWS_EXAMPLES)
@@ -221,4 +227,44 @@ def fallback(
             on_round=advance,
         ).to_dict()
     print_figures(fallback_table(figures), to_stderr=json)
+    print_json(figures)
+
+
+@app.command(epilog=_TRAINING_EXAMPLES)
+def training(
+    recipe: Annotated[
+        Path | None,
+        typer.Argument(help="A recipe, in YAML; that of the default model if left out.", show_default=False),
+    ] = None,
+    queries: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Queries of a step; as many as the recipe's batch has if left out.",
+            show_default=False,
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; every kind is timed once a round.")] = 15,
+    threads: ThreadsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Time an optimiser's step of streams beside the single-stream baseline's, at equal queries.
+
+    Queries are kept tokens and probes. Timed are the recipe's last stage of streams, the same with every stream
+    reading every other, and the same in one stream; they take turns in one process. The machine should be idle.
+    """
+    from braid.bench.table import print_figures, training_table
+    from braid.bench.training import bench_training
+    from braid.model.machine import choose
+    from braid.model.sources import PACKAGED
+    from braid.train.recipe import Recipe
+
+    wanted = Recipe.read(PACKAGED["braid-stories"] / "recipe.yaml" if recipe is None else recipe)
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(choose(threads=threads).threads)
+    with progress_bar("rounds") as advance:
+        figures = bench_training(wanted, queries=queries, rounds=rounds, on_round=advance).to_dict()
+    print_figures(training_table(figures), to_stderr=json)
     print_json(figures)

@@ -14,6 +14,7 @@ import typer
 from braid.cli.machine import ThreadsOption, load_model
 from braid.cli.progress import progress_bar
 from braid.cli.report import JsonOption, print_json
+from braid.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -92,6 +93,7 @@ def solve(
     from braid.eval.documents import solve_document
     from braid.eval.tasks import WAITS, evaluate_solve
 
+    _make(out)
     with _progress() as told:
         found = evaluate_solve(
             _contenders(model, baseline, topology, threads),
@@ -127,10 +129,22 @@ def audit(
     from braid.eval.documents import audit_document
     from braid.eval.tasks import evaluate_audit
 
+    _make(out)
     with _progress() as told:
         who = _contenders(model, baseline, topology, threads)
         found = evaluate_audit(who, n=n, seed=seed, on_progress=told)
     _tell(found, audit_document, out, is_json=json)
+
+
+def _make(out: Path | None) -> None:
+    """The folder of the report, before an evaluation is run for nothing."""
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"cannot make the folder {out}: {error.strerror}; name another with --out"
+            ) from error
 
 
 def _contenders(model: str, baseline: str | None, topology: str, threads: int | None) -> Contenders:
@@ -145,7 +159,7 @@ def _contenders(model: str, baseline: str | None, topology: str, threads: int | 
     folder = None if baseline in (None, "none") else PACKAGED.get(baseline, Path(baseline))
     loaded = load_model(model, threads=threads)
     trained_topology(loaded)
-    return Contenders(loaded, as_topology(topology), None if folder is None else Baseline(folder))
+    return Contenders(loaded, as_topology(topology), None if folder is None else Baseline(folder, baseline))
 
 
 @contextmanager
@@ -163,12 +177,12 @@ def _tell(
     from braid.eval.report import to_html, to_markdown
 
     found = {**_finite(found), "machine": describe_machine()}
+    if out is not None:
+        write_text(out / "report.json", json_format.dumps(found, indent=2, ensure_ascii=False) + "\n")
     blocks = document(found)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         write_text(out / "report.md", to_markdown(blocks))
         write_text(out / "report.html", to_html(blocks))
-        write_text(out / "report.json", json_format.dumps(found, indent=2, ensure_ascii=False) + "\n")
     if is_json:
         print_json(found)
     else:

@@ -43,6 +43,9 @@ SPLITS: Mapping[str, str] = {
 
 _FLAG = "wrong"
 
+_OWED = 8
+"""Rows in which a flag may still be for a fault before the latest: an auditor says one flag after another."""
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -50,15 +53,15 @@ class Fault:
 
     Args:
         kind: Of the fault.
-        known: Row of the token that gives it away.
-        flagged: Row in which its flag began; None if it was missed.
-        named: Whether the flag names its kind.
+        delay: Rows from the token that gives it away to its flag; None where it was missed, or there are no rows.
+        is_flagged: Whether it was.
+        is_named: Whether the flag names its kind.
     """
 
     kind: str
-    known: int
-    flagged: int | None
-    named: bool
+    delay: int | None
+    is_flagged: bool
+    is_named: bool
 
 
 @dataclass(frozen=True)
@@ -113,22 +116,19 @@ def audit_in_streams(
 def audit_in_turns(baseline: Baseline, scores: Sequence[Score], on_progress: OnProgress) -> list[Audited]:
     """Let the baseline audit them when they are finished.
 
-    It has no rows to know anything in: that a flag is of a fault is decided by their order.
+    It has no rows to know anything in, so there are no delays, and its false alarms are at least what is said: a flag
+    is taken for a fault of its kind, or else for the next one.
     """
     found: list[Audited] = []
     told = baseline.play(scores, on_progress=lambda done: on_progress("audit, baseline", done, len(scores)))
     for score, said in told:
-        planted = [Fault(each["kind"], 0, None, False) for each in score.meta["faults"]]
         flags = [each.strip() for each in said.answer.split(";") if each.strip().startswith(_FLAG)]
-        faults = tuple(
-            Fault(fault.kind, 0, 0, fault.kind in flag) if flag is not None else fault
-            for fault, flag in zip(planted, [*flags, *[None] * len(planted)], strict=False)
-        )
+        faults, alarms = _matched([each["kind"] for each in score.meta["faults"]], flags)
         found.append(
             Audited(
                 score.id,
                 faults,
-                max(0, len(flags) - len(planted)),
+                alarms,
                 int(score.meta["num_steps"]),
                 _verdict(said.answer) == _right_verdict(score),
                 said.num_tokens,
@@ -138,19 +138,35 @@ def audit_in_turns(baseline: Baseline, scores: Sequence[Score], on_progress: OnP
     return found
 
 
+def _matched(kinds: Sequence[str], flags: Sequence[str]) -> tuple[tuple[Fault, ...], int]:
+    """Faults and their flags, by the kind that is named and then by order; and how many flags are nobody's."""
+    left = list(flags)
+    taken: dict[int, str] = {}
+    for by_name in (True, False):
+        for place, kind in enumerate(kinds):
+            flag = next((each for each in left if kind in each or not by_name), None)
+            if place not in taken and flag is not None:
+                taken[place] = flag
+                left.remove(flag)
+    faults = tuple(
+        Fault(kind, None, place in taken, kind in taken.get(place, "")) for place, kind in enumerate(kinds)
+    )
+    return faults, len(left)
+
+
 def audit_figures(audited: Sequence[Audited]) -> dict[str, Any]:
     """Figures of many audits, as JSON."""
     faults = [fault for each in audited for fault in each.faults]
-    delays = [fault.flagged - fault.known for fault in faults if fault.flagged is not None]
+    delays = [fault.delay for fault in faults if fault.delay is not None]
     kinds = sorted({fault.kind for fault in faults})
     alarms = sum(each.false_alarms for each in audited)
-    flags = alarms + len(delays)
+    flags = alarms + sum(fault.is_flagged for fault in faults)
     sound = [each for each in audited if not each.faults]
     return {
-        "flagged": share_of([fault.flagged is not None for fault in faults]).to_json(),
-        "named": share_of([fault.named for fault in faults if fault.flagged is not None]).to_json(),
+        "flagged": share_of([fault.is_flagged for fault in faults]).to_json(),
+        "named": share_of([fault.is_named for fault in faults if fault.is_flagged]).to_json(),
         "by_kind": {
-            kind: share_of([fault.flagged is not None for fault in faults if fault.kind == kind]).to_json()
+            kind: share_of([fault.is_flagged for fault in faults if fault.kind == kind]).to_json()
             for kind in kinds
         },
         "false_alarms": {
@@ -185,32 +201,33 @@ def grade_audit(model: Model, score: Score, played: Played) -> Audited:
     faults = [_Open(meta["kind"], row) for meta, row in zip(score.meta["faults"], known, strict=True)]
     alarms = 0
     for row, text in flags:
-        before = [fault for fault in faults if fault.known < row]
-        if before and before[-1].flag is None:
-            before[-1].flag = (row, text)
-        else:  # where two faults came in quick succession, the first flag may be for the first of them
-            owed = [fault for fault in before if fault.flag is None]
-            if owed:
-                owed[0].flag = (row, text)
-            else:
-                alarms += 1
+        latest = max((fault.known for fault in faults if fault.known < row), default=-1)
+        owed = [
+            fault
+            for fault in faults
+            if fault.flag is None
+            and fault.known < row
+            and (fault.known == latest or row - fault.known <= _OWED)
+        ]
+        named = [fault for fault in owed if fault.kind in text]
+        if owed:
+            (named or owed)[0].flag = (row, text)
+        else:
+            alarms += 1
     last = max((t for t, _ in played.words("audit")), default=played.num_rows - 1)
     return Audited(
         score.id,
         tuple(
-            Fault(
-                f.kind,
-                f.known,
-                f.flag[0] if f.flag else None,
-                bool(f.flag) and f.kind in f.flag[1],
-            )
+            Fault(f.kind, f.flag[0] - f.known, True, f.kind in f.flag[1])
+            if f.flag
+            else Fault(f.kind, None, False, False)
             for f in faults
         ),
         alarms,
         int(score.meta["num_steps"]),
         verdict == _right_verdict(score),
         last + 1,
-        max(len(played.streams[name].ids) for name in ("user", "solution", "audit")),
+        played.msl,
     )
 
 
@@ -240,7 +257,10 @@ def _flags_of(model: Model, played: Played) -> tuple[list[tuple[int, str]], str]
         if text.endswith(";"):
             flags.append((start, text.strip(" ;")))
             start, text = None, ""
-    return [flag for flag in flags if flag[1].startswith(_FLAG)], text.strip()
+    rest = text.strip()
+    if start is not None and rest.startswith(_FLAG):  # it was cut off
+        flags.append((start, rest))
+    return [flag for flag in flags if flag[1].startswith(_FLAG)], rest
 
 
 def _verdict(answer: str) -> str:

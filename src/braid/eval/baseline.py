@@ -6,7 +6,6 @@ figures. For it a step is a row: it reads and writes one token in each.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,20 +54,22 @@ class Baseline:
 
     Args:
         folder: Of a model that was trained in turns (`braid train --baseline`).
+        name: What reports call it; the folder's own by default.
 
     Raises:
         InputError: It is no such model.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, name: str | None = None) -> None:
         if not Path(folder, "config.json").is_file() or Path(folder, "braid.json").is_file():
             raise InputError(
                 f"{folder} is no single-stream model; `braid train RECIPE --baseline` makes one beside the other"
             )
         with quiet_transformers():
-            self.hf: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
+            self.hf: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
             self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-        self.name = str(folder)
+        self.folder = Path(folder)
+        self.name = name or self.folder.name
         self._data = DataTokenizer(self.tokenizer.backend_tokenizer)
         self.thought_end = self._data.id_of(THINK_END)
         """The token after which it answers."""
@@ -110,9 +111,7 @@ class Baseline:
             eos_token_id=self._data.end_id,
             pad_token_id=pad,
         )
-        return [
-            list(itertools.takewhile(lambda token: token != pad, row)) for row in told[:, longest:].tolist()
-        ]
+        return [_to_its_end(row, self._data.end_id) for row in told[:, longest:].tolist()]
 
     def _read(self, prompt: list[int], said: list[int]) -> Turned:
         is_over = bool(said) and said[-1] == self._data.end_id
@@ -130,3 +129,8 @@ class Baseline:
             len(answer),
             is_over,
         )
+
+
+def _to_its_end(row: list[int], end: int) -> list[int]:
+    """What was said; behind the end there is only padding."""
+    return row[: row.index(end) + 1] if end in row else row

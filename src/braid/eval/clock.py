@@ -6,13 +6,12 @@ the figures are those of a live session, in a fraction of the time.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from braid.data.score import Score
 from braid.engine.core import EngineCore
 from braid.engine.local import LocalBackend
-from braid.eval.play import Arriving, pieces_of, with_feed
+from braid.eval.play import Arriving, Pace, pieces_of, step_alone, with_feed
 from braid.model.model import Model
 from braid.streams.topology import Topology
 
@@ -61,34 +60,31 @@ def wait_for(
         per_second: Tokens a second; None gives everything at once.
         thought_end: The token after which the answer begins, where the same stream holds the thought before it.
     """
-    reads_along = topology.decoding == "rows"
+    reads_along = topology.decoding == "rows" and per_second is not None
+    pace: Pace = "typed" if reads_along else "paste"
+    if topology.decoding == "rows":
+        topology = with_feed(topology, "paced" if reads_along else "burst")
     core = EngineCore(LocalBackend(model, prefix_share=0.0))
-    conversation = core.open(with_feed(topology, "paced") if reads_along else topology)
-    arriving = Arriving(score, conversation, "paced" if reads_along else "paste")
+    conversation = core.open(topology)
+    arriving = Arriving(score, conversation, pace)
     count = sum(len(pieces_of(part, "typed")) for part in score.parts if part.direction == "input")
     gap = 0.0 if per_second is None else 1 / per_second
     ended_at = (count - 1) * gap
     now = 0.0 if reads_along else ended_at
-    compute, done, rows = 0.0, dict[int, float](), 0
+    compute, done, rows, given = 0.0, dict[int, float](), 0, 0
     try:
-        if reads_along:
-            arriving = Arriving(score, conversation, "typed")
-        given = 0
         while rows < _LONGEST:
             while not arriving.is_over and (not reads_along or given * gap <= now or given >= count):
                 arriving.give_next()
                 given += 1
-            if not conversation.has_work:
-                if arriving.is_over:
-                    break
+            if conversation.has_work:
+                taken = step_alone(core, conversation)
+                now, compute, rows = now + taken, compute + taken, rows + 1
+                done[conversation.t - 1] = now
+            elif arriving.is_over:
+                break
+            else:
                 now = max(now, given * gap)
-                continue
-            began = time.perf_counter()
-            core.step([conversation])
-            taken = time.perf_counter() - began
-            now, compute, rows = now + taken, compute + taken, rows + 1
-            done[conversation.t - 1] = now
-            conversation.take_news()
             if conversation.turn_is_over:
                 break
         said = _answer(conversation.transcript.tokens(output), model.turn_end_id, thought_end)
@@ -106,8 +102,11 @@ def _answer(tokens: list[tuple[int, int]], end: int | None, thought_end: int | N
 
 
 def _after(done: dict[int, float], row: int | None, since: float) -> float | None:
-    """When a token was known: at the end of the row before it, where it was drawn."""
+    """How long after the question a token was known: at the end of the row before it, where it was drawn.
+
+    None without a token, and for one that was known before the question had ended.
+    """
     if row is None:
         return None
-    known = [at for t, at in done.items() if t < row]
-    return max(0.0, max(known, default=since) - since)
+    known = max((at for t, at in done.items() if t < row), default=since)
+    return known - since if known >= since else None

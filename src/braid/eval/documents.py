@@ -28,10 +28,19 @@ def solve_document(found: Json) -> list[Block]:
             1.0,
         ),
         Table(
-            ["problems", "n", "streams, paced", "streams, typed", "baseline", "paired difference (paced)"],
+            [
+                "problems",
+                "n",
+                "streams, paced",
+                "streams, typed",
+                "streams, paste",
+                "baseline",
+                "paired difference (paced)",
+            ],
             [_accuracy_row(name, split) for name, split in splits.items()],
         ),
         Text("An answer that begins before its question has been read counts as wrong."),
+        *_gap_text(found),
         Heading("Waiting for the answer"),
         Table(
             [
@@ -67,7 +76,9 @@ def audit_document(found: Json) -> list[Block]:
             "Share of planted faults that were flagged, with 95 % intervals.",
             {
                 name: {
-                    who: _interval(split[who]["flagged"]) for who in ("streams", "baseline") if who in split
+                    who: _interval(split[who]["flagged"])
+                    for who in ("streams", "baseline")
+                    if who in split and split[who]["flagged"]["value"] is not None
                 }
                 for name, split in splits.items()
             },
@@ -76,7 +87,7 @@ def audit_document(found: Json) -> list[Block]:
         Table(
             ["solutions", "who", "flagged", "kind named", "false alarms of flags", "of sound steps", "delay in rows",
              "verdict right"],
-            [_audit_row(name, who, split[who]) for name, split in splits.items() for who in ("streams", "baseline")
+            [_audit_row(split["what"], who, split[who]) for split in splits.values() for who in ("streams", "baseline")
              if who in split],
         ),
         Table(
@@ -103,6 +114,18 @@ def audit_document(found: Json) -> list[Block]:
     ]  # fmt: skip
 
 
+def _gap_text(found: Json) -> list[Block]:
+    gap = found.get("wording_gap")
+    if not gap:
+        return []
+    ours, theirs = 100 * gap["streams"], 100 * gap["baseline"]
+    return [
+        Text(
+            f"Unseen wording costs streams {ours:.1f} points beside unseen numbers, the baseline {theirs:.1f}."
+        )
+    ]
+
+
 def _about(found: Json) -> str:
     beside = f", beside {found['baseline']}" if found["baseline"] else ""
     return f"{found['n']} examples, seed {found['seed']}, topology {found['topology']}{beside}; Braid {found['braid']}."
@@ -116,14 +139,12 @@ def _accuracies(split: Json) -> dict[str, tuple[float, float, float]]:
 
 
 def _accuracy_row(name: str, split: Json) -> list[str]:
-    paced, typed = split["streams"]["paced"]["accuracy"], split["streams"]["typed"]["accuracy"]
     baseline = split.get("baseline", {}).get("accuracy")
     difference = split.get("difference", {}).get("paced", {}).get("accuracy")
     return [
         split["what"] if split["what"] != name else name,
-        str(paced["n"]),
-        _share(paced),
-        _share(typed),
+        str(split["streams"]["paced"]["accuracy"]["n"]),
+        *(_share(split["streams"][pace]["accuracy"]) for pace in ("paced", "typed", "paste")),
         _share(baseline) if baseline else "",
         _points(difference) if difference else "",
     ]
@@ -138,11 +159,11 @@ def _waiting_rows(name: str, split: Json) -> list[list[str]]:
             [
                 name,
                 pace,
-                f"{tnft['value']:.2f}",
-                f"{tnft['median']:g}",
-                f"{tnft['label_bound']:.2f}" if "label_bound" in tnft else "",
-                f"{after['value']:.2f}",
-                f"{split['baseline']['rows_after_question']['value']:.2f}" if "baseline" in split else "",
+                _figure(tnft["value"]),
+                _figure(tnft["median"]),
+                _figure(tnft.get("label_bound")),
+                _figure(after["value"]),
+                _figure(split["baseline"]["rows_after_question"]["value"]) if "baseline" in split else "",
                 _percent(cut),
             ]
         )
@@ -190,8 +211,8 @@ def _second_blocks(found: Json) -> list[Block]:
                     [
                         pace,
                         who,
-                        f"{1000 * of['ttfat_s']['value']:.0f}",
-                        f"{1000 * of['whole_answer_s']['value']:.0f}",
+                        _milliseconds(of["ttfat_s"]["value"]),
+                        _milliseconds(of["whole_answer_s"]["value"]),
                         f"{of['ms_per_row']:.1f}",
                     ]
                 )
@@ -208,10 +229,13 @@ def _losses(found: Json) -> list[Block]:
     for pace, figures in found.get("seconds", {}).items():
         cut = figures.get("whole_answer_cut")
         if cut is not None and cut < _PAYS:
-            said.append(
-                f"{pace}: the whole answer comes {_percent(-cut)} later than the baseline's. With everything there at "
-                "once there is nothing to read along with, and a row a token of input is slower than one prefill."
+            when = f"{_percent(-cut)} later than" if cut < 0 else "hardly earlier than"
+            why = (
+                " With everything there at once there is nothing to read along with."
+                if pace == "paste"
+                else ""
             )
+            said.append(f"{pace}: the whole answer comes {when} the baseline's.{why}")
     for name, split in found["splits"].items():
         said += [
             f"{name}, thoughts of {of['from']} to {of['to'] - 1} tokens ({of['n']} problems): "
@@ -220,7 +244,7 @@ def _losses(found: Json) -> list[Block]:
             if of["baseline"] and 1 - of["streams"] / of["baseline"] < _PAYS
         ]
         difference = split.get("difference", {}).get("paced", {}).get("accuracy")
-        if difference and difference["high"] < 0:
+        if difference and difference["high"] is not None and difference["high"] < 0:
             said.append(f"{name}: accuracy is {_points(difference)} points from the baseline's.")
     return [Text(text) for text in said] or [Text("Nowhere in what was measured here.")]
 
@@ -234,9 +258,18 @@ def _audit_row(name: str, who: str, figures: Json) -> list[str]:
         _share(figures["named"]),
         _percent(alarms["of_flags"]),
         _percent(alarms["of_sound_steps"]),
-        f"{delay:g}" if who == "streams" and delay is not None else "",
+        _figure(delay),
         _share(figures["verdict"]),
     ]
+
+
+def _figure(value: float | None) -> str:
+    """Two digits; nothing for a figure of nothing."""
+    return "" if value is None else f"{value:.2f}".removesuffix(".00")
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1000 * seconds:.0f}"
 
 
 def _interval(value: Json) -> tuple[float, float, float]:

@@ -8,8 +8,9 @@ written while its problem is read), it waits here, too.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from braid.data.score import Part, Score
@@ -21,7 +22,18 @@ from braid.errors import InputError
 from braid.model.model import Model
 from braid.streams.topology import Topology
 
-__all__ = ["AT_ONCE", "Arriving", "Pace", "Played", "pieces_of", "play", "trained_topology", "with_feed"]
+__all__ = [
+    "AT_ONCE",
+    "Arriving",
+    "Pace",
+    "Played",
+    "Said",
+    "pieces_of",
+    "play",
+    "step_alone",
+    "trained_topology",
+    "with_feed",
+]
 
 Pace = Literal["paced", "typed", "paste"]
 
@@ -57,7 +69,6 @@ class Played:
         kv_tokens: The most that the cache held.
         is_over: False when the session was given up.
         end_id: The token that ends a turn.
-        seconds: For each row, how long its step took, where one session was played alone; else empty.
     """
 
     streams: Mapping[str, Said]
@@ -66,7 +77,6 @@ class Played:
     kv_tokens: int
     is_over: bool
     end_id: int | None
-    seconds: Mapping[int, float] = field(default_factory=dict[int, float])
 
     def words(self, stream: str) -> tuple[tuple[int, int], ...]:
         """Row and token of what a stream said, its end left out."""
@@ -299,6 +309,24 @@ def _split(text: str) -> list[str]:
         else:
             pieces.append(sign)
     return pieces
+
+
+def step_alone(core: EngineCore, conversation: Conversation) -> float:
+    """Make the next rows of the only session of an engine.
+
+    Returns:
+        Seconds that it took.
+
+    Raises:
+        BraidError: What ended the session.
+    """
+    began = time.perf_counter()
+    report = core.step([conversation])
+    taken = time.perf_counter() - began
+    for _, error in report.failures:
+        raise error
+    conversation.take_news()
+    return taken
 
 
 def with_feed(topology: Topology, feed: Literal["paced", "burst"]) -> Topology:

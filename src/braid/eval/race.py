@@ -15,7 +15,7 @@ from braid.data.sentences import split_sentences
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.local import LocalBackend
-from braid.eval.play import Arriving, with_feed
+from braid.eval.play import Arriving, step_alone, with_feed
 from braid.model.model import Model
 from braid.streams.topology import Topology
 
@@ -100,7 +100,7 @@ def audit_along(ours: Racer, question: str, solution: str, *, per_second: float,
     try:
         conversation.write("user", question)
         conversation.end("user")
-        _compute(core, conversation, lambda: None)
+        _compute(core, conversation, lambda _: None)
         score = Score(
             "demo",
             (Part("solution", "input", tuple(Segment(f"{step};") for step in solution.split(";") if step)),),
@@ -120,57 +120,59 @@ def _type(
     show: Show,
 ) -> None:
     gap, began, count = 1 / per_second, time.perf_counter(), 0
-    ended: float | None = None
+    has_ended, waited = False, 0.0
 
-    def look() -> None:
+    def look(taken: float) -> None:
+        nonlocal waited
+        before = frame.streams
         frame.streams = {
             lane.label: conversation.transcript.text(lane.label)
             for lane in conversation.transcript.lanes.lanes
             if conversation.topology.streams[lane.stream].is_output
         }
-        if ended is not None and not conversation.turn_is_over:
-            frame.waited = 1000 * (time.perf_counter() - ended)
+        if has_ended:
+            waited += 1000 * taken
+            if frame.streams != before or frame.waited is None:
+                frame.waited = waited
             if frame.first is None and frame.streams.get("output"):
-                frame.first = frame.waited
+                frame.first = waited
         show(frame)
 
     while not arriving.is_over:
         time.sleep(max(0.0, began + count * gap - time.perf_counter()))
-        text = arriving.advance()
-        if text == "":
-            break
-        frame.typed += text or ""
+        frame.typed += arriving.advance() or ""
         count += 1
         if arriving.has_given_all:
-            ended = time.perf_counter()
+            has_ended = True
+            arriving.give_next()  # who has typed the last word presses Enter
         _compute(core, conversation, look)
-    _compute(core, conversation, look)
 
 
-def _compute(core: EngineCore, conversation: Conversation, look: Callable[[], None]) -> None:
-    """Rows until there is nothing to do."""
+def _compute(core: EngineCore, conversation: Conversation, look: Callable[[float], None]) -> None:
+    """Rows until there is nothing to do; `look` is told how long each took, what it shows itself left out."""
     for _ in range(_LONGEST):
         if not conversation.has_work:
             return
-        core.step([conversation])
-        conversation.take_news()
-        look()
+        look(step_alone(core, conversation))
 
 
 def _take_turn(theirs: Racer, question: str, frame: Frame, show: Show) -> None:
     core = EngineCore(LocalBackend(theirs.model, prefix_share=0.0))
     conversation = core.open(theirs.topology)
-    began = time.perf_counter()
+    waited = 0.0
 
-    def look() -> None:
+    def look(taken: float) -> None:
+        nonlocal waited
+        waited += 1000 * taken
         ids = [token for _, token in conversation.transcript.tokens("output")]
         place = ids.index(theirs.thought_end) + 1 if theirs.thought_end in ids else len(ids)
+        before = frame.thought, frame.answer
         frame.thought = theirs.model.codec.decode(ids[:place])
         frame.answer = theirs.model.codec.decode(ids[place:])
-        if not conversation.turn_is_over:
-            frame.turns_waited = 1000 * (time.perf_counter() - began)
-            if frame.turns_first is None and frame.answer:
-                frame.turns_first = frame.turns_waited
+        if (frame.thought, frame.answer) != before:
+            frame.turns_waited = waited
+        if frame.turns_first is None and frame.answer:
+            frame.turns_first = waited
         show(frame)
 
     try:

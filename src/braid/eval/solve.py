@@ -58,8 +58,8 @@ class Answered:
         answer: What was said.
         is_right: Whether it is graded right, which an early answer never is.
         is_early: Whether it began before the question had been read.
-        tnft: Rows between the question and the answer; None without an answer.
-        rows_after: Rows from the last token of the question to the last one of the answer; None without one.
+        tnft: Rows between the question and the answer; None without an answer, or where it was early.
+        rows_after: Rows from the last token of the question to the last one of the answer; None likewise.
         num_rows, num_tokens, msl, kv_tokens: In all.
     """
 
@@ -119,7 +119,7 @@ def figures_of(answers: Sequence[Answered], bounds: Sequence[int] = ()) -> dict[
     figures: dict[str, Any] = {
         "accuracy": share_of([each.is_right for each in answers]).to_json(),
         "early": sum(each.is_early for each in answers),
-        "unanswered": sum(each.tnft is None for each in answers),
+        "unanswered": sum(each.tnft is None and not each.is_early for each in answers),
         "tnft": {**mean_of(waits).to_json(), "median": _median(waits)},
         "rows_after_question": {**mean_of(after).to_json(), "median": _median(after)},
         "rows": _mean([each.num_rows for each in answers]),
@@ -156,21 +156,16 @@ def compare(ours: Sequence[Answered], theirs: Sequence[Answered]) -> dict[str, A
     }
 
 
-def by_length(
-    problems: Sequence[Problem], ours: Sequence[Answered], theirs: Sequence[Answered]
-) -> list[dict[str, Any]]:
+def by_length(ours: Sequence[Answered], theirs: Sequence[Answered]) -> list[dict[str, Any]]:
     """Rows after the question by how long the baseline thinks, where streams should pay the more the longer that is.
 
     Args:
-        problems: In the order of the answers.
-        ours, theirs: Of the same problems.
+        ours, theirs: Of the same problems in the same order.
     """
     pairs = [
-        (theirs_one.tnft, ours_one.rows_after, theirs_one.rows_after)
-        for _, ours_one, theirs_one in zip(problems, ours, theirs, strict=True)
-        if ours_one.rows_after is not None
-        and theirs_one.rows_after is not None
-        and theirs_one.tnft is not None
+        (b.tnft, a.rows_after, b.rows_after)
+        for a, b in zip(ours, theirs, strict=True)
+        if a.rows_after is not None and b.rows_after is not None and b.tnft is not None
     ]
     found: list[dict[str, Any]] = []
     for low, high in itertools.pairwise(_LENGTHS):
@@ -227,28 +222,39 @@ def seconds_of(
     """
     found: dict[str, Any] = {}
     for pace, per_second in (("typed", TYPED_PER_SECOND), ("paste", None)):
+        told = _told(f"seconds, {pace}", len(problems), on_progress)
         ours: list[Waited] = []
         theirs: list[Waited] = []
-        told = _told(f"seconds, {pace}", len(problems), on_progress)
+
+        def time_ours(problem: Problem, per_second: float | None = per_second) -> Waited:
+            return wait_for(model, topology, problem.score, output=ANSWER, per_second=per_second)
+
+        def time_theirs(problem: Problem, per_second: float | None = per_second) -> Waited:
+            assert turns is not None
+            plain, turned, closing = turns
+            return wait_for(
+                plain, turned, problem.score, output=ANSWER, per_second=per_second, thought_end=closing
+            )
+
+        sides = [(time_ours, ours), *([(time_theirs, theirs)] if turns is not None else [])]
+        for time_it, _ in sides:
+            time_it(problems[0])  # the first run of a shape is slower
         for number, problem in enumerate(problems, start=1):
-            ours.append(wait_for(model, topology, problem.score, output=ANSWER, per_second=per_second))
-            if turns is not None:
-                plain, turned, closing = turns
-                theirs.append(
-                    wait_for(
-                        plain,
-                        turned,
-                        problem.score,
-                        output=ANSWER,
-                        per_second=per_second,
-                        thought_end=closing,
-                    )
-                )
+            for time_it, into in sides if number % 2 else sides[::-1]:
+                into.append(time_it(problem))
             told(number)
         found[pace] = {"tokens_per_second": per_second, "streams": _seconds(ours)}
         if turns is not None:
+            pairs = [
+                (a.whole, b.whole)
+                for a, b in zip(ours, theirs, strict=True)
+                if a.whole is not None and b.whole is not None
+            ]
             found[pace]["baseline"] = _seconds(theirs)
-            found[pace]["whole_answer_cut"] = _cut(_whole(ours), _whole(theirs))
+            found[pace]["whole_answer_cut"] = _cut([a for a, _ in pairs], [b for _, b in pairs])
+            found[pace]["whole_answer_difference_s"] = (
+                paired_difference(*zip(*pairs, strict=True)).to_json() if pairs else None
+            )
     return found
 
 
@@ -277,8 +283,8 @@ def grade(problem: Problem, played: Played) -> Answered:
         text,
         problem.is_right(text) and not is_early and played.is_over,
         is_early,
-        max(0, words[0][0] - played.last_input - 1) if words else None,
-        max(0, words[-1][0] - played.last_input) if words else None,
+        words[0][0] - played.last_input - 1 if words and not is_early else None,
+        words[-1][0] - played.last_input if words and not is_early else None,
         played.num_rows,
         played.num_tokens,
         played.msl,

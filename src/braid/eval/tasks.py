@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from braid._version import __version__
 from braid.data.tokens import DataTokenizer
+from braid.errors import InputError
 from braid.eval import audit
 from braid.eval.baseline import Baseline
 from braid.eval.play import Pace
@@ -29,9 +30,9 @@ from braid.model.model import Model
 from braid.streams.presets import topology as preset
 from braid.streams.topology import Topology
 
-__all__ = ["Contenders", "evaluate_audit", "evaluate_solve"]
+__all__ = ["PACES", "WAITS", "Contenders", "evaluate_audit", "evaluate_solve"]
 
-PACES: tuple[Pace, ...] = ("paced", "typed")
+PACES: tuple[Pace, ...] = ("paced", "typed", "paste")
 WAITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 
 
@@ -80,7 +81,7 @@ def evaluate_solve(
         seed: Of the generator's series.
         files: Problems of one's own, each file reported by itself and unfiltered.
         gsm: Whether `gsm_symbolic` is asked, too.
-        waits: Tokens of the question that the outputs wait for, for the sweep; a fifth of the problems each.
+        waits: Tokens of the question that the outputs wait for, in a sweep over a fifth of the split `numbers`.
         timed: Problems that are timed, one session alone.
         limit: Problems of each file at most; None asks all.
         on_progress: Is told how far it is.
@@ -91,22 +92,28 @@ def evaluate_solve(
     """
     each = max(1, n // len(SPLITS))
     sets: dict[str, list[Problem]] = {split: story_problems(split, each, seed) for split in SPLITS}
-    for path in files:
-        sets[path.stem] = own_problems(path)[:limit]
+    few = sets["numbers"][: max(1, each // 5)]
     if gsm:
         sets["gsm_symbolic"] = gsm_problems(max(1, each // 5), seed)
     sets["outside"] = outside_problems(max(1, each // 5), seed)
+    for path in files:
+        if path.stem in sets:
+            raise InputError(f"two sets of problems would be called {path.stem!r}; give {path} another name")
+        sets[path.stem] = own_problems(path)[:limit]
+        if not sets[path.stem]:
+            raise InputError(f"{path} has no problems")
     tokenizer = DataTokenizer(cast("Any", who.model.codec.hf).backend_tokenizer)
     found: dict[str, Any] = {"task": "solve", **who.about, "n": n, "seed": seed, "splits": {}}
     for name, problems in sets.items():
         found["splits"][name] = _split(who, name, problems, tokenizer, on_progress)
-    few = sets["numbers"][: max(1, each // 5)]
+    if who.turns is not None:
+        found["wording_gap"] = _wording_gap(found["splits"])
     if waits:
         found["wait_k"] = sweep_waits(who.model, who.topology, few, waits, on_progress)
     if timed:
         plain = None
         if who.turns is not None:
-            plain = (load(who.turns.name), preset("plain"), who.turns.thought_end)
+            plain = (load(who.turns.folder), preset("plain"), who.turns.thought_end)
         found["seconds"] = seconds_of(who.model, who.topology, plain, sets["numbers"][:timed], on_progress)
     return found
 
@@ -130,8 +137,21 @@ def _split(
         turned = answer_in_turns(who.turns, problems, told)
         found["baseline"] = figures_of(turned)
         found["difference"] = {pace: compare(given, turned) for pace, given in answers.items()}
-        found["by_length"] = by_length(problems, answers["paced"], turned)
+        found["by_length"] = by_length(answers["paced"], turned)
     return found
+
+
+def _wording_gap(splits: dict[str, Any]) -> dict[str, float]:
+    """How much accuracy unseen wording costs each of the two, beside unseen numbers."""
+    ours, theirs = (
+        {split: splits[split][who][pace]["accuracy"]["value"] if pace else splits[split][who]["accuracy"]["value"]
+         for split in ("numbers", "wording")}
+        for who, pace in (("streams", "paced"), ("baseline", ""))
+    )  # fmt: skip
+    return {
+        "streams": round(ours["numbers"] - ours["wording"], 4),
+        "baseline": round(theirs["numbers"] - theirs["wording"], 4),
+    }
 
 
 def evaluate_audit(

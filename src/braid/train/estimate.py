@@ -33,6 +33,7 @@ from braid.train.processes import device, num_processes
 from braid.train.queries import Queries
 from braid.train.recipe import Recipe, Stage
 from braid.train.run import examples_of, stage_folders
+from braid.train.step import backward, moved, now
 
 __all__ = ["Estimate", "Memory", "StageEstimate", "estimate"]
 
@@ -206,21 +207,21 @@ def _measured(
     optimiser = optimiser_of(network, stage)
     reading = reading_of(recipe.topology, stage.form)
     batches = [
-        _moved(pack(drawn[first : first + stage.batch], reading, order=stage.order))
+        moved(pack(drawn[first : first + stage.batch], reading, order=stage.order))
         for first in range(0, (1 + _TIMED) * stage.batch, stage.batch)
     ]
     activations = _Kept(network)
     with activations:
-        _backward(recipe, network, batches[0])
+        backward(recipe, network, batches[0])
     optimiser.step()
     computing = stepping = 0.0
     for batch in batches[1:]:
-        began = _now()
-        _backward(recipe, network, batch)
-        middle = _now()
+        began = now()
+        backward(recipe, network, batch)
+        middle = now()
         optimiser.step()
         optimiser.zero_grad()
-        computing, stepping = computing + middle - began, stepping + _now() - middle
+        computing, stepping = computing + middle - began, stepping + now() - middle
     trained = [each for each in network.parameters() if each.requires_grad]
     memory = Memory(
         weights=_num_bytes(network.parameters()),
@@ -229,12 +230,6 @@ def _measured(
         activations=activations.num_bytes,
     )
     return memory, computing / _TIMED, stepping / _TIMED
-
-
-def _backward(recipe: Recipe, network: StreamNetwork, batch: dict[str, Any]) -> None:
-    with torch.autocast(device().type, torch.bfloat16, enabled=recipe.dtype == "bfloat16"):
-        loss = network(**batch)["loss"]
-    loss.backward()
 
 
 class _Kept(torch.autograd.graph.saved_tensors_hooks):
@@ -273,18 +268,3 @@ def _tensors(state: Any) -> list[Tensor]:
 
 def _num_bytes(tensors: Any) -> int:
     return sum(each.numel() * each.element_size() for each in tensors)
-
-
-def _moved(batch: Any) -> Any:
-    """A batch on the device."""
-    if isinstance(batch, Tensor):
-        return batch.to(device())
-    if isinstance(batch, dict):
-        return {name: _moved(each) for name, each in batch.items()}
-    return [_moved(each) for each in batch]
-
-
-def _now() -> float:
-    if device().type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()

@@ -90,14 +90,14 @@ def pack(examples: Sequence[Queries], reading: Reading, *, order: Order = "inter
         "ids": torch.from_numpy(queries.ids),
         "streams": torch.from_numpy(queries.streams),
         "rows": torch.from_numpy(queries.rows),
-        "plan": _plan(queries, documents, reading, len(examples)),
+        "plan": _plan(queries, documents, reading),
         "asked": torch.from_numpy(asked),
         "targets": torch.from_numpy(queries.targets[asked]),
         "weights": torch.from_numpy(queries.weights[asked]),
     }
 
 
-def _plan(packed: Queries, documents: Ints, reading: Reading, count: int) -> dict[str, Any]:
+def _plan(packed: Queries, documents: Ints, reading: Reading) -> dict[str, Any]:
     """Who reads whom; `documents` says which example each query belongs to, and rises."""
     streams, rows = packed.streams, packed.rows
     readers: list[dict[str, torch.Tensor]] = []
@@ -108,16 +108,19 @@ def _plan(packed: Queries, documents: Ints, reading: Reading, count: int) -> dic
         queries = np.flatnonzero(np.isin(streams, members))
         if not len(queries):
             continue
-        keys = np.flatnonzero(packed.kept & np.isin(streams, read))
+        # A reader is often silent in most examples (nobody audits a problem without a solution): those are left out.
+        present, of_query = np.unique(documents[queries], return_inverse=True)
+        keys = np.flatnonzero(packed.kept & np.isin(streams, read) & np.isin(documents, present))
         codes = (documents[keys] * reach + rows[keys]) * num_streams + streams[keys]
         sorting = np.argsort(codes, kind="stable")
         keys, codes = keys[sorting], codes[sorting]
+        of_key = np.searchsorted(present, documents[keys])
         own = streams[queries] if reading.is_earlier else 0
         wanted = (documents[queries] * reach + rows[queries]) * num_streams + own
-        starts = np.searchsorted(documents[keys], np.arange(count))
-        counts = np.searchsorted(codes, wanted) - starts[documents[queries]]
-        query_grid, query_valid = _padded(queries, documents[queries], count)
-        key_grid, _ = _padded(keys, documents[keys], count)
+        starts = np.searchsorted(of_key, np.arange(len(present)))
+        counts = np.searchsorted(codes, wanted) - starts[of_query]
+        query_grid, query_valid = _padded(queries, of_query, len(present))
+        key_grid, _ = _padded(keys, of_key, len(present))
         count_grid = np.zeros(query_grid.shape, np.int64)
         count_grid[query_valid] = counts
         reader = {

@@ -70,7 +70,9 @@ class Source(_RecipeModel):
         if (self.builder is None) == (self.file is None):
             raise problem("a source of examples has either a builder or a file")
         if self.file is not None and self.most_steps is not None:
-            raise problem("only a builder can leave examples out; build a file of the wanted ones", key="most_steps")
+            raise problem(
+                "only a builder can leave examples out; build a file of the wanted ones", key="most_steps"
+            )
         if self.builder is not None:
             _require_places(self.builder, self.split)
         if self.file is not None and not self.file.name.endswith(FORMATS):
