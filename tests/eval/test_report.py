@@ -66,7 +66,7 @@ def _figures(value: float) -> dict[str, object]:
 def test_where_streams_do_not_pay_is_said() -> None:
     split = {
         "what": "unseen numbers",
-        "streams": {"paced": _figures(0.5), "typed": _figures(0.5)},
+        "streams": {"paced": _figures(0.5), "typed": _figures(0.5), "paste": _figures(0.5)},
         "baseline": _figures(0.9),
         "difference": {
             pace: {"accuracy": {"value": -0.4, "low": -0.45, "high": -0.35, "n": 100}, "rows_after_question_cut": 0.8,

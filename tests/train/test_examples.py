@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,17 @@ def test_a_limit_of_steps_leaves_longer_examples_out(
     )
 
 
+def test_a_limit_of_numbers_leaves_larger_ones_out(files: Path, tokenizer: DataTokenizer) -> None:
+    told = [{"builder": "stories", "largest": 20}]
+    examples = _examples(files, tokenizer, examples=told, count=8)
+    for index in range(8):
+        lanes = examples.table(index).lanes
+        said = " ".join(tokenizer.tokenizer.decode(list(lane.ids)) for lane in lanes)
+        numbers = [int(number) for number in re.findall(r"\d+", said)]
+        assert numbers and max(numbers) <= 20
+
+
 def test_a_limit_that_no_example_keeps_is_told(files: Path, tokenizer: DataTokenizer) -> None:
     examples = _examples(files, tokenizer, examples=[{"builder": "stories", "most_steps": 0}])
-    with pytest.raises(DataError, match=r"stories: none of 256 .* at most 0 steps; raise most_steps"):
+    with pytest.raises(DataError, match=r"stories: none of 2048 .* keeps most_steps and largest; raise them"):
         examples.table(0)

@@ -54,7 +54,7 @@ def test_a_limit_that_is_not_set_is_not_told(tmp_path: Path) -> None:
     """So a run that was begun by a version without it goes on."""
     recipe = read_recipe(tmp_path, examples=[{"builder": "stories"}, {"builder": "audit", "most_steps": 2}])
     without, limited = recipe.model_dump(mode="json")["examples"]
-    assert "most_steps" not in without
+    assert without.keys().isdisjoint({"most_steps", "largest"})
     assert limited["most_steps"] == 2
 
 
@@ -77,6 +77,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("arrival", {"examples": [{"builder": "stories", "arrival": "pace"}]}, "did you mean 'paced'?"),
     ("most", {"examples": [{"builder": "stories", "most_steps": -1}]}, "examples[0].most_steps: "),
     ("most of a file", {"examples": [{"file": "x.jsonl", "most_steps": 2}]}, "examples[0].most_steps: only a builder"),
+    ("largest of a file", {"examples": [{"file": "x.jsonl", "largest": 9}]}, "examples[0].largest: only a builder"),
     ("weights", {"stages": [{"steps": 1, "weights": {"thougt": 1}}]}, "stages[0].weights: there is no stream"),
     ("lora", {"lora": {}}, "lora: adapters need a stock network"),
     ("settings", {"network": {"base": "x", "settings": {"a": 1}}}, "network.settings: a stock model"),

@@ -39,7 +39,14 @@ from braid.streams.topology import Direction, SameRow, SilenceRule, StreamSpec, 
 if TYPE_CHECKING:
     from braid.model.model import Model
 
-__all__ = ["TrainedStreams", "TrainedTopology", "read_checkpoint", "reconcile", "save_checkpoint", "write_streams"]
+__all__ = [
+    "TrainedStreams",
+    "TrainedTopology",
+    "read_checkpoint",
+    "reconcile",
+    "save_checkpoint",
+    "write_streams",
+]
 
 _VERSION = 1
 _KEY = "stream_embeddings"

@@ -75,7 +75,6 @@ def baseline_of(name: str) -> str | None:
     return twin if twin in PACKAGED else None
 
 
-
 @dataclass(frozen=True)
 class Source:
     """Where a model comes from.

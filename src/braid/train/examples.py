@@ -6,6 +6,7 @@ So a run that goes on after a kill needs no state of its data, and processes nee
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -31,14 +32,14 @@ from braid.train.packing import Reading
 from braid.train.queries import Queries, Weighing, queries_of
 from braid.train.recipe import Form, Recipe, Source
 
-__all__ = ["TEXT", "Examples", "reading_of", "texts_of"]
+__all__ = ["TEXT", "Examples", "keeps", "reading_of", "texts_of"]
 
 TEXT = "text"
 """What the one stream of a model that takes turns is called."""
 
-
-_STRETCH = 256
-"""Examples of a series among which one that is short enough is looked for."""
+_NUMBER = re.compile(r"\d+")
+_STRETCH = 2048
+"""Examples of a series among which one that keeps the limits is looked for."""
 
 
 class _Places(Protocol):
@@ -71,17 +72,31 @@ class _Built:
         assert self.source.builder is not None
         nth = find_builder(self.source.builder).nth
         assert nth is not None, "the recipe was checked"
-        wish, most = Wish(self.source.seed, self.source.split), self.source.most_steps
-        if most is None:
+        wish = Wish(self.source.seed, self.source.split)
+        if self.source.most_steps is None and self.source.largest is None:
             return nth(wish, index)
         # Each place has a stretch of the series for itself, so that no two of them find the same example.
         for place in range(index * _STRETCH, (index + 1) * _STRETCH):
             score = nth(wish, place)
-            if score.meta["num_steps"] <= most:
+            if keeps(score, self.source):
                 return score
         raise DataError(
-            f"{self.source.builder}: none of {_STRETCH} examples in a row has at most {most} steps; raise most_steps"
+            f"{self.source.builder}: none of {_STRETCH} examples in a row keeps most_steps and largest; raise them"
         )
+
+
+def keeps(score: Score, source: Source) -> bool:
+    """Whether an example is within the limits of a source.
+
+    Args:
+        score: The example.
+        source: With its limits.
+    """
+    if source.most_steps is not None and score.meta["num_steps"] > source.most_steps:
+        return False
+    return source.largest is None or all(
+        int(number) <= source.largest for number in _NUMBER.findall(_text_of(score))
+    )
 
 
 class _Read:

@@ -41,6 +41,10 @@ Form = Literal["streams", "turns"]
 """`streams` trains rows of parallel streams; `turns` the same examples in one stream, as an ordinary model has them."""
 
 
+_LIMITS = ("most_steps", "largest")
+"""Fields of a source that leave examples out."""
+
+
 class _RecipeModel(StrictModel):
     refusal: ClassVar[type[BraidError]] = RecipeError
 
@@ -55,6 +59,7 @@ class Source(_RecipeModel):
         seed, split: Of the builder.
         arrival: How input comes: `mixed`, or one way for all; row tables have theirs already.
         most_steps: Of a builder's examples only those whose solution has at most so many steps; all of them if None.
+        largest: Of a builder's examples only those in which no number is larger; all of them if None.
     """
 
     builder: str | None = None
@@ -64,15 +69,17 @@ class Source(_RecipeModel):
     split: str = "train"
     arrival: str = ARRIVAL_MIX
     most_steps: int | None = Field(default=None, ge=0)
+    largest: int | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
         if (self.builder is None) == (self.file is None):
             raise problem("a source of examples has either a builder or a file")
-        if self.file is not None and self.most_steps is not None:
-            raise problem(
-                "only a builder can leave examples out; build a file of the wanted ones", key="most_steps"
-            )
+        for name in _LIMITS:
+            if self.file is not None and getattr(self, name) is not None:
+                raise problem(
+                    "only a builder can leave examples out; build a file of the wanted ones", key=name
+                )
         if self.builder is not None:
             _require_places(self.builder, self.split)
         if self.file is not None and not self.file.name.endswith(FORMATS):
@@ -86,7 +93,7 @@ class Source(_RecipeModel):
     def _told(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Say nothing of a limit that is not set, so that a run that was begun before there was one goes on."""
         told = cast("dict[str, Any]", handler(self))
-        return {name: value for name, value in told.items() if name != "most_steps" or value is not None}
+        return {name: value for name, value in told.items() if name not in _LIMITS or value is not None}
 
 
 def _require_places(builder: str, split: str) -> None:
