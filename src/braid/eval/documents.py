@@ -243,9 +243,10 @@ def _losses(found: Json) -> list[Block]:
             for of in split.get("by_length", ())
             if of["baseline"] and 1 - of["streams"] / of["baseline"] < _PAYS
         ]
-        difference = split.get("difference", {}).get("paced", {}).get("accuracy")
-        if difference and difference["high"] is not None and difference["high"] < 0:
-            said.append(f"{name}: accuracy is {_points(difference)} points from the baseline's.")
+        for pace, compared in split.get("difference", {}).items():
+            difference = compared["accuracy"]
+            if difference["high"] is not None and difference["high"] < 0:
+                said.append(f"{name}, {pace}: accuracy is {_points(difference)} points from the baseline's.")
     return [Text(text) for text in said] or [Text("Nowhere in what was measured here.")]
 
 
