@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from braid.data.builders.audit import audit_score
 from braid.data.builders.solve import solve_score
 from braid.data.check import check_data, check_file, check_table
-from braid.data.layout import Arrival, lay_out, serialise
+from braid.data.layout import ARRIVALS, Arrival, lay_out, serialise
 from braid.data.row_table import Lane, RowTable
 from braid.data.rules import RULES
 from braid.data.score import Score
@@ -311,10 +312,22 @@ def test_any_layout_of_any_story_passes(
 
 def test_the_baseline_passes_and_its_prompt_is_forced(tokenizer: DataTokenizer) -> None:
     score = solve_score(tell(1, 1), "b")
-    table = serialise(
-        score, tokenizer, streams=("thought", "output"), prompt="user", opening="<think>", closing="</think>"
-    )
+    table = serialise(lay_out(score, tokenizer), tokenizer)
+    text = tokenizer.tokenizer.decode(list(table.lanes[0].ids), skip_special_tokens=False)
+    thought = score.part("thought").text
+    assert text == f"{score.part('user').text}<think>{thought}</think>{score.part('output').text}<end>"
+    ((start, stop),) = table.lanes[0].asked
+    assert tokenizer.tokenizer.id_to_token(table.lanes[0].ids[start]) == "<think>"
+    assert stop == len(table.lanes[0].ids) - 1
     assert list(check_table(table, 1, tokenizer)) == []
+
+
+def test_an_audit_in_turns_reads_the_finished_solution(tokenizer: DataTokenizer) -> None:
+    score = audit_score(tell(1, 1), "a", random.Random(1))
+    for arrival in (ARRIVALS["paced"], ARRIVALS["paste"]):  # how it arrived makes no difference
+        table = serialise(lay_out(score, tokenizer, arrival), tokenizer)
+        text = tokenizer.tokenizer.decode(list(table.lanes[0].ids), skip_special_tokens=False)
+        assert text == "<end>".join([*(part.text for part in score.parts), ""])
 
 
 def _two_turns(tokenizer: DataTokenizer, second: tuple[int, ...]) -> RowTable:
