@@ -585,6 +585,7 @@ def test_the_table_has_every_verb() -> None:
         "take_events",
         "keep_prefixes",
         "first_tokens",
+        "num_queued_of",
         "fail",
         "go_on",
     }
