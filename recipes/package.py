@@ -53,16 +53,9 @@ def package(run: Path, form: Form, target: Path) -> None:
         if (source / name).is_file():
             shutil.copy(source / name, target / name)
     weights = {name: each.half() for name, each in load_file(source / "model.safetensors").items()}
-    if (
-        weights.get("lm_head.weight") is not None
-        and json.loads((source / "config.json").read_text())["tie_word_embeddings"]
-    ):
-        del weights["lm_head.weight"]  # it is the table of the tokens
     save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((target / "config.json").read_text())
-    (target / "config.json").write_text(
-        json.dumps({**config, "dtype": "float16", "use_cache": True}, indent=2) + "\n"
-    )
+    (target / "config.json").write_text(json.dumps({**config, "dtype": "float16"}, indent=2) + "\n")
     shutil.copy(RECIPE, target / "recipe.yaml")
     with (target / "training.jsonl").open("w") as log:
         for stage in stages:

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from braid.cache import PageList
-from braid.checks.subject import with_specs
 from braid.engine import conversation as conversation_module
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
@@ -341,9 +340,9 @@ def variants(topology: Topology) -> tuple[Topology, ...]:
     slow = {"user": streams["user"].model_copy(update={"max_latency_ms": 500})}
     return (
         topology,
-        with_specs(topology, {**burst, **late}),
-        with_specs(topology, burst),
-        with_specs(topology, slow),
+        topology.with_specs({**burst, **late}),
+        topology.with_specs(burst),
+        topology.with_specs(slow),
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from braid.bench.machine import describe_machine
-from braid.engine.costs import costs_of
+from braid.engine.costs import costs_of, endless_bias
 from braid.engine.fallback import Decision
 from braid.errors import InputError
 from braid.model.model import Model
@@ -151,13 +151,11 @@ def bench_fallback(
 
 def _of_length(model: Model, topology: Topology, answer_tokens: int) -> Topology:
     """A topology whose outputs do not end by themselves, and whose answers have so many tokens."""
-    never = dict.fromkeys({*model.codec.end_ids, model.turn_end_id}, -1000.0)
-    streams: dict[str, StreamSpec] = {}
-    for name, spec in topology.streams.items():
-        if spec.is_output:
-            sampling = spec.sampling.model_copy(update={"logit_bias": {**spec.sampling.logit_bias, **never}})
-            limit = answer_tokens if spec.visibility == "external" else spec.max_tokens
-            streams[name] = spec.model_copy(update={"sampling": sampling, "max_tokens": limit})
-        else:
-            streams[name] = spec
-    return topology.model_copy(update={"streams": streams})
+    never = endless_bias(model)
+    outputs: dict[str, StreamSpec] = {}
+    for name in topology.output_names:
+        spec = topology.streams[name]
+        sampling = spec.sampling.model_copy(update={"logit_bias": {**spec.sampling.logit_bias, **never}})
+        limit = answer_tokens if spec.visibility == "external" else spec.max_tokens
+        outputs[name] = spec.model_copy(update={"sampling": sampling, "max_tokens": limit})
+    return topology.with_specs(outputs)

@@ -192,7 +192,7 @@ def _round(backend: LocalBackend, work: Workload, policy: SchedulerPolicy | None
 def sized(topology: Topology, system: str, output_tokens: int) -> Topology:
     """The topology under a system prompt, with answers of at most so many tokens."""
     spec = topology.streams["output"].model_copy(update={"max_tokens": output_tokens})
-    return topology.model_copy(update={"system": system, "streams": {**topology.streams, "output": spec}})
+    return topology.with_specs({"output": spec}).model_copy(update={"system": system})
 
 
 def converse(model: Model, talk: Dialogue) -> int:

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from braid.checks.phrasings import PHRASINGS, PLACES, WORDS, Phrasing, Place
-from braid.checks.subject import with_specs
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.local import LocalBackend
@@ -274,7 +273,7 @@ def _limited(model: Model, script: _Script) -> Topology:
         length = len(model.codec.encode(spoken[name])[0])
         limit = length + (NUM_FREE if name == "output" else 0)
         specs[name] = script.topology.streams[name].model_copy(update={"max_tokens": limit})
-    return with_specs(script.topology, specs)
+    return script.topology.with_specs(specs)
 
 
 def _say_some(core: EngineCore, sessions: Sequence[Conversation], rows: int = 5) -> None:

@@ -8,7 +8,7 @@ import torch
 from transformers import GenerationConfig
 
 from braid.checks.finding import Finding
-from braid.checks.subject import NEVER, RecordingCore, Subject, drive, largest_difference, with_specs
+from braid.checks.subject import NEVER, RecordingCore, Subject, drive, largest_difference
 from braid.engine.conversation import Conversation
 from braid.errors import BraidError
 from braid.model.convert import quiet_transformers
@@ -80,8 +80,8 @@ def _spoken(subject: Subject, topology: Topology) -> Topology:
     """A trained topology whose outputs speak in about half of the rows."""
     sampling = subject.chatty(subject.even_bias)
     outputs = {name: topology.streams[name] for name in topology.output_names}
-    return with_specs(
-        topology, {name: spec.model_copy(update={"sampling": sampling}) for name, spec in outputs.items()}
+    return topology.with_specs(
+        {name: spec.model_copy(update={"sampling": sampling}) for name, spec in outputs.items()}
     )
 
 
@@ -139,7 +139,7 @@ def plain_equals_generate(subject: Subject) -> Finding:
     """The `plain` preset, greedy, against `transformers.generate` with the attention and layers of `transformers`."""
     plain = preset("plain")
     output = plain.streams["output"].model_copy(update={"max_tokens": MAX_NEW_TOKENS})
-    topology = with_specs(plain, {"output": output})
+    topology = plain.with_specs({"output": output})
     tie = max(TIE, subject.bound / 2)
     unequal = excused = compared = 0
     for prompt in PROMPTS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -25,8 +25,7 @@ from braid.model.model import Model
 from braid.model.plan import Plan
 from braid.sessions.generate import ALONE
 from braid.streams.sampling import SamplingSpec
-from braid.streams.strict import FrozenMap
-from braid.streams.topology import StreamSpec, Topology
+from braid.streams.topology import Topology
 from braid.testing import ReferenceLogits
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "Subject",
     "drive",
     "largest_difference",
-    "with_specs",
 ]
 
 NEVER = -1e9
@@ -191,11 +189,6 @@ class RecordingCore(EngineCore):
     def probes(self) -> set[tuple[int, str]]:
         """Those of the logits that a probe asked for."""
         return self.recording.probes
-
-
-def with_specs(topology: Topology, specs: Mapping[str, StreamSpec]) -> Topology:
-    """The topology with other settings for some of its streams."""
-    return topology.model_copy(update={"streams": FrozenMap({**topology.streams, **specs})})
 
 
 def drive(core: RecordingCore, conversation: Conversation, rows: int) -> None:

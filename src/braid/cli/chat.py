@@ -161,8 +161,7 @@ def _for_typing(topology: Topology, main: str) -> Topology:
     spec = topology.streams[main]
     if spec.max_latency_ms is not None:
         return topology
-    prompt = spec.model_copy(update={"max_latency_ms": _TYPING_LATENCY_MS})
-    return topology.model_copy(update={"streams": {**topology.streams, main: prompt}})
+    return topology.with_specs({main: spec.model_copy(update={"max_latency_ms": _TYPING_LATENCY_MS})})
 
 
 def _require_folder(save: Path | None) -> None:

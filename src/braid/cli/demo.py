@@ -48,15 +48,14 @@ def demo(
     """
     from rich.console import Console
 
-    from braid.eval.baseline import Baseline
+    from braid.data.tokens import THINK_END
     from braid.eval.race import Racer, audit_along, race
-    from braid.model.sources import PACKAGED
     from braid.streams.presets import topology as preset
 
     solution = solution if solution is not None else (SOLUTION if question == QUESTION else None)
-    twin = "braid-stories-turns"
     ours = Racer(load_model("braid-stories", threads=threads), preset("stories"))
-    theirs = Racer(load_model(twin, threads=threads), preset("plain"), Baseline(PACKAGED[twin]).thought_end)
+    turns = load_model("braid-stories-turns", threads=threads)
+    theirs = Racer(turns, preset("plain"), turns.codec.encode_template(THINK_END)[0])
     console = Console()
     with _Screen(console, is_json=json) as show:
         frame = race(ours, theirs, question, per_second=pace, show=show)

@@ -21,10 +21,10 @@ from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology
 
 if TYPE_CHECKING:
-    from braid.engine.backend import Backend
+    from braid.engine.backend import Backend, ModelCard
     from braid.model.model import Model
 
-__all__ = ["costs_of", "measure_costs"]
+__all__ = ["costs_of", "endless_bias", "measure_costs"]
 
 COUNTS = (1, 2, 4)
 """Outputs that speak at once."""
@@ -73,10 +73,18 @@ def measure_costs(
     return Costs(rows, token_ms, closer_tokens=len(closer))
 
 
+def endless_bias(model: Model | ModelCard) -> dict[int, float]:
+    """A bias of logits with which a stream does not end by itself, for measurements of a given length.
+
+    Args:
+        model: Of a backend.
+    """
+    return dict.fromkeys({*model.codec.end_ids, model.turn_end_id}, -1000.0)
+
+
 def _session(backend: Backend, count: int) -> Topology:
-    # Nobody ends before the measurement does.
-    bias = dict.fromkeys({*backend.model.codec.end_ids, backend.model.turn_end_id}, -1000.0)
-    spec = StreamSpec(direction="output", wait_k="end", sampling=SamplingSpec(logit_bias=bias))
+    endless = SamplingSpec(logit_bias=endless_bias(backend.model))  # nobody ends before the measurement does
+    spec = StreamSpec(direction="output", wait_k="end", sampling=endless)
     outputs = {f"output{number}": spec for number in range(count)}
     return Topology(decoding="views", streams={"user": StreamSpec(direction="input"), **outputs})
 

@@ -46,9 +46,7 @@ def wished(topology: Topology, output: str, wish: Wish) -> Topology:
     longest = wish.max_tokens if spec.max_tokens is None else min(spec.max_tokens, wish.max_tokens)
     sampling = wish.sampling.model_copy(update={"logit_bias": spec.sampling.logit_bias})
     update = {"stop": (*spec.stop, *wish.until), "max_tokens": longest, "sampling": sampling}
-    return topology.model_copy(
-        update={"streams": {**topology.streams, output: spec.model_copy(update=update)}}
-    )
+    return topology.with_specs({output: spec.model_copy(update=update)})
 
 
 @dataclass

@@ -8,15 +8,16 @@ with a delay of so many rows. A second flag for the same fault is a false alarm,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from braid.data.score import Score
-from braid.data.sources import Wish, find_builder
+from braid.data.sources import Wish
 from braid.eval.baseline import Baseline
 from braid.eval.play import Pace, Played, play
+from braid.eval.problems import scores_of
 from braid.eval.solve import OnProgress
 from braid.eval.statistics import share_of
 from braid.model.model import Model
@@ -90,13 +91,12 @@ class Audited:
 class _Open:
     kind: str
     known: int
-    flag: tuple[int, str] | None = field(default=None)
+    flag: tuple[int, str] | None = None
 
 
 def audit_scores(split: str, count: int, seed: int) -> list[Score]:
     """Solutions with planted faults."""
-    made = find_builder("audit").scores(Wish(seed, split))
-    return [cast("Score", next(made)) for _ in range(count)]
+    return scores_of("audit", count, Wish(seed, split))
 
 
 def audit_in_streams(

@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from braid.data.score import Score
-from braid.engine.core import EngineCore
-from braid.engine.local import LocalBackend
-from braid.eval.play import Arriving, Pace, pieces_of, step_alone, with_feed
+from braid.eval.play import Arriving, Pace, alone, pieces_of, step_alone, with_feed
 from braid.model.model import Model
 from braid.streams.topology import Topology
 
@@ -64,15 +62,13 @@ def wait_for(
     pace: Pace = "typed" if reads_along else "paste"
     if topology.decoding == "rows":
         topology = with_feed(topology, "paced" if reads_along else "burst")
-    core = EngineCore(LocalBackend(model, prefix_share=0.0))
-    conversation = core.open(topology)
-    arriving = Arriving(score, conversation, pace)
     count = sum(len(pieces_of(part, "typed")) for part in score.parts if part.direction == "input")
     gap = 0.0 if per_second is None else 1 / per_second
     ended_at = (count - 1) * gap
     now = 0.0 if reads_along else ended_at
     compute, done, rows, given = 0.0, dict[int, float](), 0, 0
-    try:
+    with alone(model, topology) as (core, conversation):
+        arriving = Arriving(score, conversation, pace)
         while rows < _LONGEST:
             while not arriving.is_over and (not reads_along or given * gap <= now or given >= count):
                 arriving.give_next()
@@ -88,8 +84,6 @@ def wait_for(
             if conversation.turn_is_over:
                 break
         said = _answer(conversation.transcript.tokens(output), model.turn_end_id, thought_end)
-    finally:
-        conversation.close()
     first, last = (said[0], said[-1]) if said else (None, None)
     return Waited(_after(done, first, ended_at), _after(done, last, ended_at), compute, rows)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +29,7 @@ __all__ = [
     "Pace",
     "Played",
     "Said",
+    "alone",
     "pieces_of",
     "play",
     "step_alone",
@@ -311,6 +313,17 @@ def _split(text: str) -> list[str]:
     return pieces
 
 
+@contextmanager
+def alone(model: Model, topology: Topology) -> Generator[tuple[EngineCore, Conversation]]:
+    """An engine with one session, which is closed at the end of the block."""
+    core = EngineCore(LocalBackend(model, prefix_share=0.0))
+    conversation = core.open(topology)
+    try:
+        yield core, conversation
+    finally:
+        conversation.close()
+
+
 def step_alone(core: EngineCore, conversation: Conversation) -> float:
     """Make the next rows of the only session of an engine.
 
@@ -331,11 +344,10 @@ def step_alone(core: EngineCore, conversation: Conversation) -> float:
 
 def with_feed(topology: Topology, feed: Literal["paced", "burst"]) -> Topology:
     """A topology whose inputs are read a token a row, or all at once."""
-    streams = {
-        name: spec.model_copy(update={"feed": feed}) if spec.is_input else spec
-        for name, spec in topology.streams.items()
-    }
-    return topology.model_copy(update={"streams": streams})
+    inputs = {name: topology.streams[name] for name in topology.input_names}
+    return topology.with_specs(
+        {name: spec.model_copy(update={"feed": feed}) for name, spec in inputs.items()}
+    )
 
 
 def _played(model: Model, sitting: _Sitting) -> Played:

@@ -22,6 +22,7 @@ __all__ = [
     "outside_problems",
     "own_problems",
     "problem_of",
+    "scores_of",
     "story_problems",
 ]
 
@@ -73,6 +74,11 @@ def _number(text: str) -> float | None:
         return None
 
 
+def scores_of(builder: str, count: int, wish: Wish) -> list[Score]:
+    """The first scores of a builder whose steps need no validating."""
+    return [cast("Score", each) for each in itertools.islice(find_builder(builder).scores(wish), count)]
+
+
 def story_problems(split: str, count: int, seed: int) -> list[Problem]:
     """Stories of one split.
 
@@ -81,17 +87,14 @@ def story_problems(split: str, count: int, seed: int) -> list[Problem]:
         count: How many.
         seed: Of the series; a recipe's own seeds would give what was trained on only for the split `train`.
     """
-    scores = find_builder("stories").scores(Wish(seed, split))
     return [
-        Problem(cast("Score", each), str(cast("Score", each).meta["answer"]))
-        for each in itertools.islice(scores, count)
+        Problem(score, str(score.meta["answer"])) for score in scores_of("stories", count, Wish(seed, split))
     ]
 
 
 def outside_problems(count: int, seed: int) -> list[Problem]:
     """Questions outside the domain of the stories, whose right answer says so."""
-    scores = find_builder("outside").scores(Wish(seed))
-    return [Problem(cast("Score", each), REFUSAL) for each in itertools.islice(scores, count)]
+    return [Problem(score, REFUSAL) for score in scores_of("outside", count, Wish(seed))]
 
 
 def own_problems(path: Path) -> list[Problem]:

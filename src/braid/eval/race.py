@@ -14,8 +14,7 @@ from braid.data.score import Part, Score, Segment
 from braid.data.sentences import split_sentences
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
-from braid.engine.local import LocalBackend
-from braid.eval.play import Arriving, step_alone, with_feed
+from braid.eval.play import Arriving, alone, step_alone, with_feed
 from braid.model.model import Model
 from braid.streams.topology import Topology
 
@@ -81,12 +80,8 @@ def race(ours: Racer, theirs: Racer | None, question: str, *, per_second: float,
         "demo", (Part("user", "input", tuple(Segment(text) for text in split_sentences(question))),)
     )
     frame = Frame()
-    core = EngineCore(LocalBackend(ours.model, prefix_share=0.0))
-    conversation = core.open(with_feed(ours.topology, "paced"))
-    try:
+    with alone(ours.model, with_feed(ours.topology, "paced")) as (core, conversation):
         _type(core, conversation, Arriving(score, conversation, "typed"), frame, per_second, show)
-    finally:
-        conversation.close()
     if theirs is not None:
         _take_turn(theirs, question, frame, show)
     return frame
@@ -95,19 +90,13 @@ def race(ours: Racer, theirs: Racer | None, question: str, *, per_second: float,
 def audit_along(ours: Racer, question: str, solution: str, *, per_second: float, show: Show) -> Frame:
     """Let the auditor read a solution while it is typed, the question being there already."""
     frame = Frame()
-    core = EngineCore(LocalBackend(ours.model, prefix_share=0.0))
-    conversation = core.open(with_feed(ours.topology, "paced"))
-    try:
+    steps = tuple(Segment(f"{step};") for step in solution.split(";") if step)
+    score = Score("demo", (Part("solution", "input", steps),))
+    with alone(ours.model, with_feed(ours.topology, "paced")) as (core, conversation):
         conversation.write("user", question)
         conversation.end("user")
         _compute(core, conversation, lambda _: None)
-        score = Score(
-            "demo",
-            (Part("solution", "input", tuple(Segment(f"{step};") for step in solution.split(";") if step)),),
-        )
         _type(core, conversation, Arriving(score, conversation, "typed"), frame, per_second, show)
-    finally:
-        conversation.close()
     return frame
 
 
@@ -157,27 +146,23 @@ def _compute(core: EngineCore, conversation: Conversation, look: Callable[[float
 
 
 def _take_turn(theirs: Racer, question: str, frame: Frame, show: Show) -> None:
-    core = EngineCore(LocalBackend(theirs.model, prefix_share=0.0))
-    conversation = core.open(theirs.topology)
     waited = 0.0
+    decode = theirs.model.codec.decode
+    with alone(theirs.model, theirs.topology) as (core, conversation):
 
-    def look(taken: float) -> None:
-        nonlocal waited
-        waited += 1000 * taken
-        ids = [token for _, token in conversation.transcript.tokens("output")]
-        place = ids.index(theirs.thought_end) + 1 if theirs.thought_end in ids else len(ids)
-        before = frame.thought, frame.answer
-        frame.thought = theirs.model.codec.decode(ids[:place])
-        frame.answer = theirs.model.codec.decode(ids[place:])
-        if (frame.thought, frame.answer) != before:
-            frame.turns_waited = waited
-        if frame.turns_first is None and frame.answer:
-            frame.turns_first = waited
-        show(frame)
+        def look(taken: float) -> None:
+            nonlocal waited
+            waited += 1000 * taken
+            ids = [token for _, token in conversation.transcript.tokens("output")]
+            place = ids.index(theirs.thought_end) + 1 if theirs.thought_end in ids else len(ids)
+            before = frame.thought, frame.answer
+            frame.thought, frame.answer = decode(ids[:place]), decode(ids[place:])
+            if (frame.thought, frame.answer) != before:
+                frame.turns_waited = waited
+            if frame.turns_first is None and frame.answer:
+                frame.turns_first = waited
+            show(frame)
 
-    try:
         conversation.write("user", question)
         conversation.end("user")
         _compute(core, conversation, look)
-    finally:
-        conversation.close()

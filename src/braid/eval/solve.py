@@ -186,14 +186,12 @@ def sweep_waits(
     """Accuracy by how many tokens of the question the outputs wait for, paced."""
     found: dict[str, Any] = {}
     for wait in waits:
-        streams = {
-            name: spec.model_copy(update={"wait_k": wait}) if name in ("thought", ANSWER) else spec
-            for name, spec in topology.streams.items()
-        }
-        waiting = topology.model_copy(update={"streams": streams})
+        speaking = {name: spec for name, spec in topology.streams.items() if name in ("thought", ANSWER)}
         answers = answer_in_streams(
             model,
-            waiting,
+            topology.with_specs(
+                {name: spec.model_copy(update={"wait_k": wait}) for name, spec in speaking.items()}
+            ),
             problems,
             "paced",
             lambda what, done, of, k=wait: on_progress(f"wait-{k}", done, of),
@@ -225,23 +223,17 @@ def seconds_of(
         told = _told(f"seconds, {pace}", len(problems), on_progress)
         ours: list[Waited] = []
         theirs: list[Waited] = []
+        sides = [((model, topology, None), ours), *([] if turns is None else [(turns, theirs)])]
 
-        def time_ours(problem: Problem, per_second: float | None = per_second) -> Waited:
-            return wait_for(model, topology, problem.score, output=ANSWER, per_second=per_second)
+        def time_it(who: tuple[Model, Topology, int | None], problem: Problem, pace: float | None) -> Waited:
+            runs, streams, closing = who
+            return wait_for(runs, streams, problem.score, output=ANSWER, per_second=pace, thought_end=closing)
 
-        def time_theirs(problem: Problem, per_second: float | None = per_second) -> Waited:
-            assert turns is not None
-            plain, turned, closing = turns
-            return wait_for(
-                plain, turned, problem.score, output=ANSWER, per_second=per_second, thought_end=closing
-            )
-
-        sides = [(time_ours, ours), *([(time_theirs, theirs)] if turns is not None else [])]
-        for time_it, _ in sides:
-            time_it(problems[0])  # the first run of a shape is slower
+        for who, _ in sides:
+            time_it(who, problems[0], per_second)  # the first run of a shape is slower
         for number, problem in enumerate(problems, start=1):
-            for time_it, into in sides if number % 2 else sides[::-1]:
-                into.append(time_it(problem))
+            for who, into in sides if number % 2 else sides[::-1]:
+                into.append(time_it(who, problem, per_second))
             told(number)
         found[pace] = {"tokens_per_second": per_second, "streams": _seconds(ours)}
         if turns is not None:

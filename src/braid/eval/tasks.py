@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -143,14 +143,14 @@ def _split(
 
 def _wording_gap(splits: dict[str, Any]) -> dict[str, float]:
     """How much accuracy unseen wording costs each of the two, beside unseen numbers."""
-    ours, theirs = (
-        {split: splits[split][who][pace]["accuracy"]["value"] if pace else splits[split][who]["accuracy"]["value"]
-         for split in ("numbers", "wording")}
-        for who, pace in (("streams", "paced"), ("baseline", ""))
-    )  # fmt: skip
+
+    def gap(of: Callable[[dict[str, Any]], dict[str, Any]]) -> float:
+        known, unseen = (of(splits[name])["accuracy"]["value"] for name in ("numbers", "wording"))
+        return round(known - unseen, 4)
+
     return {
-        "streams": round(ours["numbers"] - ours["wording"], 4),
-        "baseline": round(theirs["numbers"] - theirs["wording"], 4),
+        "streams": gap(lambda split: split["streams"]["paced"]),
+        "baseline": gap(lambda split: split["baseline"]),
     }
 
 

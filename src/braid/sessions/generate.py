@@ -252,5 +252,4 @@ def _changed(topology: Topology, stream: str, update: Mapping[str, object]) -> T
         raise InputError(
             f"{stream} is an input and says nothing; outputs are {', '.join(topology.output_names)}"
         )
-    changed = topology.streams[stream].model_copy(update=dict(update))
-    return topology.model_copy(update={"streams": {**topology.streams, stream: changed}})
+    return topology.with_specs({stream: topology.streams[stream].model_copy(update=dict(update))})

@@ -154,6 +154,10 @@ class Topology(StrictModel):
             raise UnknownStreamError(f"there is no stream {name!r}; {hint(name, self.streams)}")
         return self.streams[name]
 
+    def with_specs(self, specs: Mapping[str, StreamSpec]) -> Self:
+        """The topology with other settings for some of its streams; nothing is checked anew."""
+        return self.model_copy(update={"streams": FrozenMap({**self.streams, **specs})})
+
     def readable(self, reader: str) -> tuple[str, ...]:
         """The streams that a stream reads, itself among them, in the topology's order.
 

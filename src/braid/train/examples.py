@@ -182,7 +182,7 @@ class Examples(Dataset[Queries]):
         count: int = 1,
     ) -> None:
         self._sources = _sources(recipe, tokenizer)
-        self._shares = [source.share for source in recipe.examples]
+        self._bounds = _bounds(recipe)
         self._seed, self._tokenizer, self._weighing = recipe.seed, tokenizer, weighing
         self._form: Form = form
         self._start, self._count = start, count
@@ -198,7 +198,7 @@ class Examples(Dataset[Queries]):
             index: Of the example in this stage.
         """
         place = self._start + index
-        return _drawn(self._sources, self._shares, self._seed, place).table(place, self._form)
+        return _drawn(self._sources, self._bounds, self._seed, place).table(place, self._form)
 
     def __getitem__(self, index: int) -> Queries:
         place = self._start + index
@@ -225,9 +225,9 @@ def reading_of(topology: Topology, form: Form) -> Reading:
 def texts_of(recipe: Recipe) -> Iterator[str]:
     """Text of the first examples, for a tokenizer."""
     sources = _sources(recipe, None)
-    shares = [source.share for source in recipe.examples]
+    bounds = _bounds(recipe)
     for place in range(recipe.tokenizer.texts):
-        yield _drawn(sources, shares, recipe.seed, place).text(place)
+        yield _drawn(sources, bounds, recipe.seed, place).text(place)
 
 
 def _sources(recipe: Recipe, tokenizer: DataTokenizer | None) -> list[_Places]:
@@ -237,8 +237,13 @@ def _sources(recipe: Recipe, tokenizer: DataTokenizer | None) -> list[_Places]:
     ]
 
 
-def _drawn(sources: Sequence[_Places], shares: Sequence[float], seed: int, place: int) -> _Places:
+def _bounds(recipe: Recipe) -> list[float]:
+    """Of the sources' shares, added up."""
+    return list(accumulate(source.share for source in recipe.examples))
+
+
+def _drawn(sources: Sequence[_Places], bounds: Sequence[float], seed: int, place: int) -> _Places:
     """The source of the example at a place."""
     if len(sources) == 1:
         return sources[0]
-    return random.Random(f"{seed}/{place}/source").choices(sources, cum_weights=list(accumulate(shares)))[0]
+    return random.Random(f"{seed}/{place}/source").choices(sources, cum_weights=bounds)[0]

@@ -259,10 +259,9 @@ def _alone(out: Path) -> Generator[None]:
 
 def _shared_tokenizer(recipe: Recipe, out: Path) -> tuple[DataTokenizer, Any]:
     """The tokenizer, which the first process makes and the others read."""
-    if is_first_process():
-        read_tokenizer(recipe, out)
+    made = read_tokenizer(recipe, out) if is_first_process() else None
     wait_for_all()
-    return read_tokenizer(recipe, out)
+    return read_tokenizer(recipe, out) if made is None else made
 
 
 def _remember(recipe: Recipe, folder: StageFolder) -> None:

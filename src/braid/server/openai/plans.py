@@ -134,11 +134,10 @@ def with_settings(topology: Topology, wanted: Wanted, service: Service) -> Topol
             )
     if not any(topology.streams[name].visibility == "external" for name in topology.output_names):
         raise refusal("braid.topology", "has no output that may be shown; make one external")
-    streams = {
-        name: _with_output(spec, wanted, service.settings.max_tokens) if spec.is_output else spec
-        for name, spec in topology.streams.items()
-    }
-    return topology.model_copy(update={"streams": streams})
+    most = service.settings.max_tokens
+    return topology.with_specs(
+        {name: _with_output(topology.streams[name], wanted, most) for name in topology.output_names}
+    )
 
 
 def _with_output(spec: StreamSpec, wanted: Wanted, max_tokens: int) -> StreamSpec:
