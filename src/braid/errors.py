@@ -364,6 +364,13 @@ class QueueFullError(SessionError):
     code = "session.queue_full"
 
 
+class EditAfterConsumed(SessionError):
+    """Input was to be changed that is committed, or that the model has answered already."""
+
+    exit_code = 66
+    code = "session.edit_after_consumed"
+
+
 class EngineError(BraidError):
     """The engine as a whole."""
 

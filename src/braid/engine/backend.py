@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from braid.errors import BraidError
     from braid.model.codec import TokenizerCodec
     from braid.model.grammar import GrammarCompiler
-    from braid.streams.events import Event
+    from braid.streams.events import Event, Reuse
     from braid.streams.transcript import Transcript
 
 __all__ = [
@@ -418,6 +418,8 @@ class SessionLook:
     peak_kv_tokens: int
     num_cached: int = 0
     """Tokens that were taken from what other sessions had computed."""
+    reuse: Reuse | None = None
+    """Of the editable turn that began last."""
 
 
 @dataclass(frozen=True)

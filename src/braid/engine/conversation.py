@@ -4,6 +4,7 @@
     demand()                     what it could do next, for the scheduler
     prepare(grant)               takes from the queues what enters the next rows, records them, says what to compute
     advance(answers)             gives every lane that was asked its next token, or silence
+    step_ahead()                 enters the next rows, too, where they were computed already, see `braid.engine.ahead`
 
 A verb takes effect in the next row. `prepare` asks the backend for room before it changes anything: when there is
 none it raises, and the same call succeeds later.
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from braid.engine.ahead import LEAST_AHEAD, MOST_AHEAD, BooksOnly, StepAhead, look_ahead
 from braid.engine.backend import (
     PREAMBLE,
     Answer,
@@ -38,6 +40,8 @@ from braid.engine.backend import (
     Trim,
     closer_of,
 )
+from braid.engine.editable import Counts, EditableTurn, Taken, shape_of, trims
+from braid.engine.guesses import Cursor, Guesses
 from braid.engine.lanes import RANKS, InputLane, OutputLane, Waiting
 from braid.engine.policy import Backlog, RowPlan, next_rows
 from braid.engine.record import LedgerLine, News, Record, as_event
@@ -49,10 +53,13 @@ from braid.engine.starts import Predicate, is_unread, num_entered, require_suppo
 from braid.errors import (
     BraidError,
     ContextOverflowError,
+    EditAfterConsumed,
     EmptyInputError,
     InputError,
     NothingToForceError,
+    PoolFullError,
     QueueFullError,
+    RegimeError,
     SessionClosedError,
 )
 from braid.model.chat import Chat
@@ -76,6 +83,21 @@ BEGINNING = 16
 
 EVERYTHING = Grant(-1, 1 << 30, True)
 """A grant without a limit."""
+
+_BOOKS = (
+    "stage",
+    "turn",
+    "is_first_due",
+    "_in_turn",
+    "_was_quiescent",
+    "_ended_at",
+    "_said_at",
+    "_asked",
+    "_told",
+    "_cursors",
+    "num_entries_before",
+)
+"""What a conversation takes from its double."""
 
 Apply = Callable[[Sequence[Op]], list[int]]
 
@@ -106,6 +128,7 @@ class Conversation:
         salt: Prefixes are shared with sessions of the same salt only.
         max_queued: Input tokens that may wait to be read.
         chat: In views, the conversation that the first turn goes on with, as `Chat.to_data` spells it.
+        most_drafted: Tokens that the outputs may say ahead of the commit, in each draft of an editable turn.
 
     Raises:
         CheckpointConflictError: The topology contradicts the checkpoint.
@@ -116,6 +139,9 @@ class Conversation:
 
     TIMED: ClassVar = frozenset({"write", "tell", "end", "flush"})
     """Verbs that are told the moment."""
+
+    UNWRITTEN: ClassVar = frozenset({"snapshot", "rollback", "suggest"})
+    """Verbs that are not in the ledger, where a committed turn stands as if it had been told at once."""
 
     def __init__(
         self,
@@ -131,6 +157,7 @@ class Conversation:
         salt: str = "",
         max_queued: int = 65_536,
         chat: Mapping[str, Any] | None = None,
+        most_drafted: int = 256,
     ) -> None:
         self.backend = backend
         self.model = backend.model
@@ -183,6 +210,22 @@ class Conversation:
         self._refilling: Refilling | None = None
         """Once an evicted session has something to do: how far its spans are filled again."""
         self._coming: NextRows | None = None
+        self.edit: EditableTurn | None = None
+        """The turn whose input may still change, until it is committed and released."""
+        self.counts: Counts | None = None
+        """Of the editable turn that began last."""
+        self.most_drafted = most_drafted
+        self._is_edited = False
+        """Whether the turn that is under way was committed by `commit`."""
+        self._guesses: Guesses | None = None
+        self._cursors: dict[str, Cursor] = {}
+        self._ahead: list[StepAhead] = []
+        """What the forward that is under way computes beyond the next step."""
+        self._most_ahead = LEAST_AHEAD
+        self._is_disturbed = False
+        """Whether a verb has come during the forward."""
+        self._told: tuple[int, ...] = ()
+        """The last answers."""
         self._asked: list[tuple[str, bool]] = []
         """Who is asked by the forward that is under way, and whether only how sure the model is."""
         self._compiled = {
@@ -208,6 +251,7 @@ class Conversation:
             QueueFullError: Too much waits to be read already; nothing was taken.
         """
         lane = self._input(stream)
+        self._require_live("write")
         require_whole(text)
         if not text:
             return
@@ -231,6 +275,7 @@ class Conversation:
         Raises:
             What `write` and `end` raise.
         """
+        self._require_live("tell")
         for stream, text in texts.items():  # so that nothing is taken where one of them is refused
             lane = self._input(stream)
             require_whole(text)
@@ -247,6 +292,7 @@ class Conversation:
             Whether there was anything.
         """
         lane = self._input(stream)
+        self._require_live("flush")
         if not self._in_turn:  # what is held then is the beginning of the next one
             return False
         held = lane.tokenizer.flush()
@@ -265,6 +311,7 @@ class Conversation:
             EmptyInputError: No input has any text in this turn.
         """
         self._require_open()
+        self._require_live("end")
         inputs = self.stage.inputs
         lanes = (
             [self._input(stream)] if stream is not None else [lane for lane in inputs if not lane.is_closed]
@@ -293,7 +340,7 @@ class Conversation:
         """Force the end token of an output that speaks, or of all; those that wait for their turn go on waiting."""
         end = self.model.turn_end_id
         for lane in self._outputs(stream):
-            if lane.is_awake:
+            if lane.is_awake and self.edit is None:  # what is drafted has not been said
                 lane.pending, lane.phase, lane.must_speak = (end, True), "speaking", False
                 lane.forced.clear()
                 self.record.life("interrupt", lane.label)
@@ -301,7 +348,7 @@ class Conversation:
     def cancel(self, stream: str | None = None) -> None:
         """Put an output to sleep, or all, without an end token."""
         for lane in self._outputs(stream):
-            if lane.phase != "asleep":
+            if lane.phase != "asleep" and self.edit is None:
                 self.record.life("cancel", lane.label)
                 self._sleep(lane, "cancelled")
 
@@ -316,6 +363,7 @@ class Conversation:
             NothingToForceError: Nothing was written in this turn, or the stream has finished in it.
         """
         (lane,) = self._outputs(stream)
+        self._require_live("force")
         require_whole(text or "")
         if not self._in_turn or not any(other.text for other in self.stage.inputs):
             raise NothingToForceError(
@@ -338,6 +386,95 @@ class Conversation:
             lane.force_start = True
         self.record.life("force", lane.label, text=text or "")
 
+    def snapshot(self, texts: Mapping[str, str]) -> None:
+        """Say what inputs hold by now, the whole of it, as long as it may still change; the newest counts.
+
+        The session reads it ahead and drafts its answer, of which nobody hears before `commit`.
+
+        Args:
+            texts: By stream; streams that are not named hold what they held in the snapshot before.
+
+        Raises:
+            RegimeError: This turn was begun with `write`.
+            EditAfterConsumed: This turn is committed already.
+            ContextOverflowError: The text is longer than the model's context.
+            DirectionError, UnknownStreamError, StreamClosedError, SessionClosedError
+        """
+        self._require_open()
+        for stream, text in texts.items():
+            self._input(stream)
+            require_whole(text)
+            self._require_fits(stream, text)
+        if self._is_edited if self.edit is None else self.edit.is_committed:
+            raise EditAfterConsumed(
+                "this turn is committed and being answered; send the next snapshot when it is over, or interrupt it"
+            )
+        if self._in_turn and self.edit is None:
+            raise RegimeError(
+                "this turn was begun with write, which is read at once and cannot change any more; end it, and send "
+                "snapshots in the next turn"
+            )
+        if self.edit is None:
+            self.edit = EditableTurn(self, self.most_drafted)
+            self.counts = self.edit.counts
+        self.edit.want(texts)
+
+    def commit(self, texts: Mapping[str, str] | None = None) -> None:
+        """Say that the newest snapshot will not change any more, and let its answer be heard.
+
+        Args:
+            texts: A last snapshot, as for `snapshot`.
+
+        Raises:
+            EmptyInputError: There is no text.
+            EditAfterConsumed: This turn is committed already.
+            What `snapshot` raises.
+        """
+        before = self.edit
+        texts = texts or {}
+        if texts or self.edit is None:
+            self.snapshot(texts)
+        edit = self.edit
+        assert edit is not None, "a snapshot makes one"
+        if edit.is_committed:
+            raise EditAfterConsumed("this turn is committed already; wait until it is over")
+        if not any(edit.texts.values()):
+            if before is None:
+                self.edit = None
+            raise EmptyInputError(
+                "the committed input is empty; send a snapshot with text to "
+                f"{' or '.join(self.topology.input_names) or 'an input stream'} first"
+            )
+        edit.is_committed = True
+
+    def rollback(self) -> None:
+        """Take back all snapshots of this turn, as if none had been sent; harmless when there were none.
+
+        Raises:
+            EditAfterConsumed: The turn is committed; nothing of it can be taken back.
+        """
+        self._require_open()
+        if self.edit is not None and not self.edit.is_committed:
+            self.edit.texts = {}
+            self.edit.is_withdrawn = self.edit.is_outdated = True
+        elif self.edit is not None or self._is_edited:
+            raise EditAfterConsumed("this turn is committed already, and cannot be taken back; interrupt it")
+
+    def suggest(self, stream: str, text: str, *, ends: bool = True) -> None:
+        """Say what an output is likely to say, from an application that knows; it is verified and changes nothing.
+
+        Args:
+            stream: Its label.
+            text: What it may say.
+            ends: Whether its turn is then over.
+        """
+        (lane,) = self._outputs(stream)
+        require_whole(text)
+        tokens = list(self.model.codec.encode(text)[0])
+        self.guess_from(lane.label, [*tokens, self.model.turn_end_id] if ends else tokens)
+        if self._in_turn and lane.label not in self._cursors and not lane.has_answered:
+            self._point_cursors()
+
     def await_result(self) -> None:
         """A result is on its way to an input, such as a tool's: silence does not end the turn before it comes."""
         self._require_open()
@@ -350,6 +487,7 @@ class Conversation:
     def close_stream(self, stream: str) -> None:
         """Close one stream; its pages are free at once, and later rows do not read it. Harmless when repeated."""
         self._require_open()
+        self._restart_draft()
         lane = self.stage.lane(stream)
         if lane.is_closed if isinstance(lane, InputLane) else lane.phase == "closed":
             return
@@ -368,6 +506,8 @@ class Conversation:
         """Close the session; everything that it holds is free at once. Harmless when repeated."""
         if self.is_closed:
             return
+        self._restart_draft()
+        self.edit = None
         self.is_closed = True
         for lane in self.stage.outputs:
             self.record.send(lane, lane.rest())
@@ -389,17 +529,16 @@ class Conversation:
 
         Raises:
             SessionClosedError
+            RegimeError: There are snapshots that are neither committed nor taken back.
         """
         self._require_open()
-        twin = copy(self)
+        if self.edit is not None:
+            raise RegimeError(
+                "the input may still change; commit it or roll it back before the session is forked"
+            )
+        twin = self._copied()
         twin.number = number
-        twin.stage = self.stage.fork()
-        twin.record = self.record.fork()
-        twin._rows = RowMaker(twin.stage, twin.record, twin._draw)  # noqa: SLF001 (of its own class)
-        twin._asked = list(self._asked)  # noqa: SLF001 (of its own class)
-        twin._coming = None  # noqa: SLF001 (of its own class)
         twin.num_awaited = 0  # what is on its way comes to the first one
-        twin.ledger = None  # it would lack the past
         if self._unanswered is not None:
             item = self._unanswered.item._replace(session=number)
             twin._unanswered = replace(self._unanswered, item=item)  # noqa: SLF001 (of its own class)
@@ -412,6 +551,41 @@ class Conversation:
             twin.record.state(lane.label, twin._state_of(lane.label), "forked")  # noqa: SLF001 (of its own class)
         return twin
 
+    def double(self, books: BooksOnly | None = None) -> Conversation:
+        """Its books alone, to see what may come; it computes nothing.
+
+        Args:
+            books: In the place of the backend.
+        """
+        twin = self._copied()
+        books = BooksOnly() if books is None else books
+        twin.backend = books  # pyright: ignore[reportAttributeAccessIssue] (it is asked for room alone)
+        twin._apply = books.apply  # noqa: SLF001 (of its own class)
+        twin._path = twin._to_keep = None  # noqa: SLF001 (of its own class)
+        return twin
+
+    def _copied(self) -> Conversation:
+        """Its books once more."""
+        twin = copy(self)
+        twin.stage = self.stage.fork()
+        twin.record = self.record.fork()
+        twin._rows = RowMaker(twin.stage, twin.record, twin._draw)  # noqa: SLF001 (of its own class)
+        twin._asked = list(self._asked)  # noqa: SLF001 (of its own class)
+        twin._cursors = {label: cursor.copy() for label, cursor in self._cursors.items()}  # noqa: SLF001
+        twin._ahead = []  # noqa: SLF001 (of its own class)
+        twin._coming = None  # noqa: SLF001 (of its own class)
+        twin.ledger = None  # it would lack the past
+        twin.edit = None
+        return twin
+
+    def become(self, twin: Conversation) -> None:
+        """Stand where a double stands; what was held of the record is rewritten."""
+        for name in _BOOKS:
+            setattr(self, name, getattr(twin, name))
+        self.record.rewrite(twin.record)
+        self._rows = RowMaker(self.stage, self.record, self._draw)
+        self._ahead, self._coming = [], None
+
     def evict(self) -> None:
         """Drop its spans from the cache; they are refilled from the transcript before the session goes on.
 
@@ -419,6 +593,7 @@ class Conversation:
         """
         if self.is_closed:
             return
+        self._restart_draft()
         self._apply([Drop(self.number)])
         if not self.is_evicted:
             self.record.notice(
@@ -449,22 +624,81 @@ class Conversation:
         self._ended_at = None if self._ended_at is None else now
         self._said_at = None if self._said_at is None else now
 
+    # ---- an editable turn
+
+    @property
+    def has_ground(self) -> bool:
+        """Whether all that a turn stands on is in the cache, or there is nothing."""
+        return not self.is_evicted and not self._preamble_is_stale and self._unanswered is None
+
+    def follow(self, now: float) -> bool:
+        """Bring an editable turn to its newest snapshot; between two forwards.
+
+        Args:
+            now: The moment, on the engine's clock.
+
+        Returns:
+            Whether what was drafted is released with it.
+        """
+        edit = self.edit
+        if edit is None or self.is_closed:
+            return False
+        if edit.is_withdrawn:
+            edit.restart()
+            self.edit = None
+            return False
+        if not edit.follow(now):
+            return False
+        self.released()
+        self._ended_at = now
+        return True
+
+    def released(self) -> None:
+        """What was committed is released: the turn is as any other from now on."""
+        self.edit, self._is_edited = None, True
+
+    @property
+    def _counted(self) -> Counts | None:
+        """Where tokens are counted, if the turn under way is an editable one."""
+        return self.counts if self._is_edited or self.edit is not None else None
+
+    def _restart_draft(self) -> None:
+        if self.edit is not None:
+            self.edit.restart()
+
+    def _require_live(self, verb: str) -> None:
+        if self.edit is not None:
+            raise RegimeError(
+                f"{verb} is for input that is read at once, and this turn was begun with a snapshot; send the whole "
+                "text with snapshot, and commit it"
+            )
+
     # ---- asking
 
     @property
     def t(self) -> int:
         """The next row."""
-        return self.record.t
+        return self._public.t
 
     @property
     def transcript(self) -> Transcript:
         """The canonical record so far."""
-        return self.record.transcript
+        return self._public.transcript
+
+    @property
+    def _public(self) -> Record:
+        """The record without what is only drafted."""
+        return self.record if self.edit is None or self.edit.base is None else self.edit.base.record
 
     @property
     def turn_is_over(self) -> bool:
-        """Whether no turn is under way."""
-        return not self._in_turn
+        """Whether no turn is under way; one that is only drafted is none yet."""
+        return not self._in_turn if self.edit is None else not self.edit.is_committed
+
+    @property
+    def is_drafting(self) -> bool:
+        """Whether all that it does may still be taken back."""
+        return self.edit is not None and not self.edit.is_committed
 
     @property
     def kv_tokens(self) -> int:
@@ -477,8 +711,8 @@ class Conversation:
 
     @property
     def num_queued(self) -> int:
-        """Input tokens that have not entered a row yet."""
-        return sum(len(lane.queue) for lane in self.stage.inputs)
+        """Input tokens that have not entered a row yet; of what is only drafted, none."""
+        return 0 if self.is_drafting else sum(len(lane.queue) for lane in self.stage.inputs)
 
     def num_queued_of(self, stream: str) -> int:
         """Tokens of one input that have not entered a row yet."""
@@ -494,12 +728,13 @@ class Conversation:
         """Whether the next step would compute something."""
         if self.is_closed:
             return False
+        if self._unanswered is not None or (self._preamble_is_stale and not self.is_evicted):
+            return True
+        if self.edit is not None and (self.edit.is_outdated or self.edit.is_committed):
+            return True
         # An evicted session rests, whatever its preamble lacks, until it has rows to make.
-        return (
-            self._unanswered is not None
-            or (self._preamble_is_stale and not self.is_evicted)
-            or self._next_rows(math.inf).is_something
-        )
+        coming = self._next_rows(math.inf)
+        return coming.is_something and (self.edit is None or self.edit.may_go_on(coming))
 
     def take_news(self) -> list[News]:
         """What has happened since the last call, rows not yet made into events."""
@@ -528,17 +763,22 @@ class Conversation:
         if not coming.is_something and (self.is_evicted or not self._preamble_is_stale):
             self._settle()
             coming = self._next_rows(now)
+        needs_ground = self.edit is not None and self.edit.base is None
         if self.is_evicted:
-            return self._refill_demand(now) if coming.is_something else None
+            return self._refill_demand(now) if coming.is_something or needs_ground else None
         if self._preamble_is_stale:
             self._recall_preamble()
         if self._preamble_is_stale:
             _, missing = self._missing_preamble(1 << 30)
             return self._demand(0, max(1, len(missing)), 2, self._best_rank())
-        if not coming.is_something:
+        if not coming.is_something or (self.edit is not None and not self.edit.may_go_on(coming)):
             return None
         self._coming = coming
         return self._weighed(coming)
+
+    def coming(self, grant: Grant, now: float) -> NextRows:
+        """What a grant allows of the next rows; `demand` was asked before."""
+        return _within(self._next_rows(now) if self._coming is None else self._coming, grant)
 
     def _weighed(self, coming: NextRows) -> Demand:
         """How many tokens come next, and how urgent they are."""
@@ -571,12 +811,15 @@ class Conversation:
     def _best_rank(self) -> int:
         return min(RANKS[spec.priority] for spec in self.topology.streams.values())
 
-    def prepare(self, grant: Grant = EVERYTHING, now: float = 0.0) -> tuple[Item, list[Waiting]] | None:
+    def prepare(
+        self, grant: Grant = EVERYTHING, now: float = 0.0, *, spare: int = 0
+    ) -> tuple[Item, list[Waiting]] | None:
         """What the next forward computes for this session, and the input that is read with it.
 
         Args:
             grant: What the scheduler allows; `demand` was asked before.
             now: The moment, on the engine's clock.
+            spare: Tokens of further rows that may be computed with them, where there are guesses.
 
         Returns:
             None when there is nothing to do, or nothing that the grant allows.
@@ -603,19 +846,128 @@ class Conversation:
         coming = _within(coming, grant)
         if not coming.is_something:
             return None
-        self.backend.reserve(self.number, self._rows.needs(coming))
+        needs = self._rows.needs(coming)
+        self.backend.reserve(self.number, needs)
+        item, entered = self._make(coming, grant, now)
+        if spare > 0 and self._guesses is not None and item.kind == "decode":
+            item = self._with_steps_ahead(item, needs, min(spare, self._most_ahead), now)
+        return item, read + entered
+
+    def _make(self, coming: NextRows, grant: Grant, now: float) -> tuple[Item, list[Waiting]]:
+        """Enter rows that there is room for."""
+        shape = None if self.edit is None else shape_of(coming, self)
         for lane, _ in coming.starters:
             if lane.spec.grammar is not None and lane.matcher is None:
                 lane.matcher = self._compiled[lane.label].copy()
         self._was_quiescent = False
         self._lengthen_path(coming.rows)
-        self.num_entries_before = len(self.transcript.entries)
+        self.num_entries_before = len(self.record.transcript.entries)
         made = self._rows.make(coming)
         for lane, reason in made.finished:
             self._sleep(lane, reason)
         self.peak_kv_tokens = max(self.peak_kv_tokens, self.kv_tokens)
         is_decode = coming.rows is None or coming.rows.outputs
-        return self._item("decode" if is_decode else "prefill", made.entries), read + made.read
+        item = self._item("decode" if is_decode else "prefill", made.entries)
+        if self.edit is not None and shape is not None:
+            self.edit.took(Taken(shape, grant, now, item.num_tokens))
+        elif self._counted is not None:
+            self._counted.computed += item.num_tokens
+        return item, made.read
+
+    # ---- steps ahead
+
+    def _with_steps_ahead(self, item: Item, needs: Sequence[tuple[str, int]], most: int, now: float) -> Item:
+        """The item, and what comes after it if the guesses are right; less where there is no room."""
+        self._is_disturbed = False
+        steps = look_ahead(self, most, now)
+        kept = Counter(dict(needs))
+        for step in steps:
+            kept.update({entry.span: len(entry.token_ids) for entry in step.entries if entry.keep})
+        try:
+            if steps:
+                self.backend.reserve(self.number, list(kept.items()))
+        except PoolFullError:
+            return item
+        self._ahead = steps
+        return item._replace(entries=[*item.entries, *(entry for step in steps for entry in step.entries)])
+
+    @property
+    def num_asked(self) -> int:
+        """Answers that the step which was prepared last waits for."""
+        return len(self._asked)
+
+    def step_ahead(self, now: float) -> bool:
+        """Enter the next rows, which were computed together with those before them, if it has come as was guessed.
+
+        The cache forgets the others.
+        """
+        has_come = self._ahead and self._ahead[0].expected == self._told and not self._is_disturbed
+        if has_come and self.demand(now) is not None and self._coming is not None:  # a draft has a budget
+            step = self._ahead.pop(0)
+            item, _ = self._make(self._coming, EVERYTHING, now)
+            self._coming = None
+            assert [entry.token_ids for entry in item.entries] == [entry.token_ids for entry in step.entries]
+            if self._counted is not None:
+                self._counted.accepted += len(step.expected)
+            if not self._ahead:
+                self._most_ahead = min(2 * self._most_ahead, MOST_AHEAD)
+            return True
+        if self._ahead:
+            self._forget_ahead()
+        return False
+
+    def _forget_ahead(self) -> None:
+        steps, self._ahead = self._ahead, []
+        self._most_ahead = LEAST_AHEAD
+        tokens = sum(len(entry.token_ids) for step in steps for entry in step.entries)
+        if self._counted is not None:
+            self._counted.computed += tokens
+            self._counted.wasted += tokens
+        spans = {entry.span for step in steps for entry in step.entries if entry.keep}
+        held = self._held_by_span()
+        self.forget({span: held[span] for span in spans if span in held})
+
+    def _held_by_span(self) -> dict[str, int]:
+        """Tokens that the books have of each span that is open."""
+        held = {lane.label: lane.num_kept for lane in self.stage.inputs if not lane.is_closed}
+        for lane in self.stage.open_outputs():
+            held[lane.label], held[closer_of(lane.label)] = lane.num_kept, lane.closer_len
+        return held
+
+    def forget(self, lengths: Mapping[str, int]) -> None:
+        """Let the cache forget what spans hold beyond these lengths."""
+        if lengths and not self.is_evicted:
+            self._apply(trims(self.number, lengths))
+
+    def guessed(self) -> tuple[int, ...] | None:
+        """What those who are asked will say, as far as anybody can guess; None if not."""
+        found: list[int] = []
+        for label, is_wait in self._asked:
+            token = None if is_wait or label not in self._cursors else self._cursors[label].guess()
+            if token is None:
+                return None
+            found.append(token)
+        return tuple(found)
+
+    def guess_from(self, label: str, tokens: Sequence[int]) -> None:
+        """Take what a lane has said in a draft, or may say, as a guess of what it says next time."""
+        if self._guesses is None:
+            self._guesses = Guesses()
+        self._guesses.add(label, tokens)
+
+    def read_guesses(self, other: Conversation) -> None:
+        """Guess what another session guesses, from the beginning of a turn."""
+        self._guesses = other._guesses
+        self._point_cursors()
+
+    def _point_cursors(self) -> None:
+        guesses = self._guesses
+        if guesses is not None:
+            self._cursors = {lane.label: guesses.cursor(lane.label) for lane in self.stage.outputs}
+
+    def disturb(self) -> None:
+        """A verb has come during a forward: what that has computed ahead may not come."""
+        self._is_disturbed = True
 
     def advance(self, answers: Sequence[Answer]) -> None:
         """Give the drawn tokens to their lanes.
@@ -624,8 +976,13 @@ class Conversation:
             answers: One for each lane that was asked, in the order of the item's entries.
         """
         silence = self.model.silence_token_id
+        if self.edit is not None and self._asked and self.edit.steps:
+            self.edit.told([label for label, _ in self._asked], answers)
+        self._told = tuple(answer.token for answer in answers)
         for (label, is_wait), answer in zip(self._asked, answers, strict=True):
             lane = self.stage.lane(label)
+            if label in self._cursors and not is_wait:
+                self._cursors[label].push(answer.token)
             if isinstance(lane, InputLane):
                 self._note_sureness(lane, answer)
             elif is_wait or lane.phase == "waiting":
@@ -673,7 +1030,7 @@ class Conversation:
             ids = None if preamble is None else preamble.cached_ids
             counting = None if self._unanswered is None else self._unanswered.num_entries
             self._refilling = Refilling(
-                self.number, self.transcript, ids, chunk=REFILL_CHUNK, num_entries=counting
+                self.number, self.record.transcript, ids, chunk=REFILL_CHUNK, num_entries=counting
             )
         piece = self._refilling.next_piece(self._apply)
         if piece is not None:
@@ -718,7 +1075,7 @@ class Conversation:
 
     def _close_what_closed(self, unanswered: Unanswered) -> None:
         """Streams that were closed while the forward was under way, which read them still."""
-        for entry in self.transcript.entries[unanswered.num_entries :]:
+        for entry in self.record.transcript.entries[unanswered.num_entries :]:
             if isinstance(entry, LifeEvent) and entry.kind == "close" and entry.lane is not None:
                 self._apply([Close(self.number, entry.lane)])
 
@@ -935,6 +1292,8 @@ class Conversation:
         outputs = self.stage.open_outputs()
         if not self._in_turn or any(lane.queue for lane in self.stage.inputs):
             return
+        if self.is_drafting and all(lane.phase != "silent" for lane in outputs):
+            return  # it is over when it is committed
         left = [lane for lane in outputs if lane.phase != "asleep" and not lane.may_never_start]
         if not left and any(lane.phase == "asleep" for lane in outputs):
             self._end_turn()  # whoever goes on writing begins the next one
@@ -949,7 +1308,7 @@ class Conversation:
         for lane in owing if self.forces_answers else ():
             lane.must_speak = True
             self.record.life("force", lane.label, reason="quiescent")
-        if owing:
+        if owing or self.is_drafting:
             return
         for lane in silent:
             self._sleep(lane, "silent")
@@ -965,10 +1324,12 @@ class Conversation:
                 lane.begin_turn(before, now, self.record.t)
         for lane in self.stage.outputs:
             lane.begin_turn()
+        self._point_cursors()
 
     def _end_turn(self) -> None:
-        self._in_turn = False
-        self.record.turn(self.turn)
+        reuse = None if self._counted is None else self._counted.told()
+        self._in_turn = self._is_edited = False
+        self.record.turn(self.turn, reuse)
         self.turn += 1
         for lane in self.stage.inputs:
             lane.end_turn()
@@ -1033,6 +1394,17 @@ class Conversation:
     def _input(self, stream: str) -> InputLane:
         self._require_open()
         return self.stage.input(stream)
+
+    def _require_fits(self, stream: str, text: str) -> None:
+        """Refuse what could never be read, such as a pasted book, before it takes the place of what could."""
+        limit = self.model.max_positions
+        if len(text) > limit:
+            length = len(self.model.codec.encode(text)[0])
+            if length > limit:
+                raise ContextOverflowError(
+                    f"the snapshot of {stream} has {length} tokens; {self.model.name} was made for {limit}: send a "
+                    "shorter one; the snapshot before it still counts"
+                )
 
     def _require_queue_room(self, lane: InputLane) -> None:
         if len(lane.queue) >= self.max_queued:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from braid.engine.backend import Backend, Item, ItemResult, Op, Recall
-from braid.engine.conversation import Conversation
+from braid.engine.conversation import EVERYTHING, Conversation
 from braid.engine.journal import Journal
 from braid.engine.lanes import Waiting
 from braid.engine.ledger import Ledger, Line, lead_through
@@ -90,6 +90,7 @@ class EngineCore:
     ) -> None:
         self.backend = backend
         self.scheduler = Scheduler(policy)
+        self.drafting = Scheduler(self.scheduler.policy.for_drafts())
         self.journal = journal
         self.metrics = metrics
         self.tracer = tracer
@@ -117,13 +118,15 @@ class EngineCore:
         salt: str = "",
         max_queued: int = 65_536,
         chat: Mapping[str, Any] | None = None,
+        most_drafted: int = 256,
         ledger: Sequence[Line] | None = None,
         now: float = 0.0,
     ) -> Conversation:
         """Open a session; see `Conversation` for the other arguments, and for what it raises.
 
         Args:
-            topology, seed, copies, forces_answers, predicates, salt, max_queued, chat: As for `Conversation`.
+            topology, seed, copies, forces_answers, predicates, salt, max_queued, chat, most_drafted: As for
+                `Conversation`.
             ledger: The lines of its ledger so far, none for a new session; None keeps no ledger. Of one that goes on,
                 the news begins with all that happened since it was opened.
             now: The moment, on the engine's clock, in seconds.
@@ -140,6 +143,7 @@ class EngineCore:
                 "salt": salt,
                 "max_queued": max_queued,
                 "chat": None if chat is None else dict(chat),
+                "most_drafted": most_drafted,
             }
             if ledger:
                 conversation = lead_through(
@@ -205,8 +209,14 @@ class EngineCore:
             timed = {"now": now} if verb in conversation.TIMED else {}
             mark = conversation.record.mark()
             value = getattr(conversation, verb)(*arguments, **timed)
+            if self._is_computing:
+                conversation.disturb()
             if conversation.ledger is not None:
-                conversation.ledger.did(mark, verb, arguments, now)
+                if verb == "commit":
+                    assert conversation.edit is not None, "it was committed just now"
+                    conversation.ledger.committed(conversation.edit.texts, now)
+                elif verb not in conversation.UNWRITTEN:
+                    conversation.ledger.did(mark, verb, arguments, now)
             if self.journal is not None:
                 self.journal.did(
                     self.num_steps, conversation.number, verb, arguments, now, during=self._is_computing
@@ -304,6 +314,11 @@ class EngineCore:
         demands: list[Demand] = []
         by_number: dict[int, Conversation] = {}
         for conversation in conversations:
+            try:
+                self._follow(conversation, now)
+            except Exception as error:  # noqa: BLE001 (of its own making: the others go on)
+                report.failures.append((conversation, as_braid_error(error)))
+                continue
             if conversation.ledger is not None:
                 conversation.ledger.begin_step(now)
             try:
@@ -322,6 +337,11 @@ class EngineCore:
                 if conversation.ledger is not None:
                     conversation.ledger.end_step()
 
+    def _follow(self, conversation: Conversation, now: float) -> None:
+        """Bring an editable turn to its newest snapshot."""
+        if conversation.follow(now) and self.metrics is not None and conversation.is_first_due:
+            self._note_first_tokens(conversation, now, self.metrics)
+
     def _prepare_granted(
         self,
         conversations: Sequence[Conversation],
@@ -338,25 +358,33 @@ class EngineCore:
             return []
         if self._shares_prefixes:
             demands = _one_a_beginning(demands, by_number)
-        grants = self.scheduler.schedule(demands, now)
+        grants, left = self._schedule(demands, by_number, now)
         batch: list[tuple[Conversation, Item]] = []
         for grant in grants:
             conversation = by_number[grant.session]
             before = conversation.t
             try:
-                made = self._with_room(conversation, grant, now, batch, by_number)
+                made = self._with_room(conversation, grant, now, left, batch, by_number)
             except PoolFullError as error:
-                if self._somebody_else_holds(conversation):
+                if conversation.edit is not None and conversation.is_drafting:
+                    conversation.edit.has_no_room = True
+                elif self._somebody_else_holds(conversation):
                     report.deferred.append(conversation)
                 else:
                     report.failures.append((conversation, error))
                 continue
             except Exception as error:  # noqa: BLE001 (a predicate may be asked here, too)
+                if conversation.edit is not None and conversation.is_drafting:
+                    conversation.edit.has_no_room = (
+                        True  # it is raised once it is committed, if it still comes to that
+                    )
+                    continue
                 report.failures.append((conversation, as_braid_error(error)))
                 continue
             if made is None:
                 continue
             item, read = made
+            left -= max(0, item.num_tokens - grant.input_tokens - 1)
             batch.append((conversation, item))
             self._last_worked[conversation.number] = self.num_steps
             report.num_items += 1
@@ -372,11 +400,24 @@ class EngineCore:
         self.num_steps += 1
         return batch
 
+    def _schedule(
+        self, demands: Sequence[Demand], by_number: Mapping[int, Conversation], now: float
+    ) -> tuple[list[Grant], int]:
+        """Who may do how much, and the tokens that nobody needs; drafts use steps in which nobody waits."""
+        drafts = [demand for demand in demands if by_number[demand.session].is_drafting]
+        paying = [demand for demand in demands if not by_number[demand.session].is_drafting]
+        scheduler = self.scheduler if paying else self.drafting
+        grants = scheduler.schedule(paying or drafts, now)
+        wanted = {demand.session: demand.row_tokens for demand in demands}
+        used = sum(grant.input_tokens + wanted[grant.session] * grant.makes_row for grant in grants)
+        return grants, max(0, scheduler.policy.step_tokens - used)
+
     def _with_room(
         self,
         conversation: Conversation,
         grant: Grant,
         now: float,
+        spare: int,
         batch: Sequence[tuple[Conversation, Item]],
         demanding: Mapping[int, Conversation],
     ) -> tuple[Item, list[Waiting]] | None:
@@ -384,14 +425,14 @@ class EngineCore:
         ledger = conversation.ledger
         while True:
             try:
-                made = conversation.prepare(grant, now)
+                made = conversation.prepare(grant, now, spare=spare)
                 if ledger is not None:
                     ledger.prepared(grant, made is not None)
                 return made
             except PoolFullError:
                 if ledger is not None:
                     ledger.prepared(grant, False, was_full=True)
-                if not self._make_room(conversation, batch, demanding):
+                if conversation.is_drafting or not self._make_room(conversation, batch, demanding):
                     raise
 
     def _make_room(
@@ -400,14 +441,15 @@ class EngineCore:
         batch: Sequence[tuple[Conversation, Item]],
         demanding: Mapping[int, Conversation],
     ) -> bool:
-        """Free some pages: of prefixes that nobody uses, of a session that rests, of one behind this one."""
+        """Free some pages: of prefixes that nobody uses, of a draft, of a session that rests, of one behind this."""
         if self.backend.release_prefixes(PREFIX_PAGES):
             return True
         taken = {other.number for other, _ in batch} | {conversation.number}
         others = [
             other for other in self.conversations.values() if other.number not in taken and other.kv_tokens
         ]
-        resting = [other for other in others if other.number not in demanding]
+        drafting = [other for other in others if other.is_drafting]
+        resting = drafting or [other for other in others if other.number not in demanding]
         # Whoever opened first always gets on, so that two sessions cannot push each other out for ever.
         behind = [
             other for other in others if other.number in demanding and other.number > conversation.number
@@ -458,7 +500,7 @@ class EngineCore:
                 error = result.error
                 if error is None:
                     try:
-                        self._advance(conversation, result, now + report.forward_s)
+                        report.num_rows += self._advance(conversation, result, now + report.forward_s)
                         continue
                     except Exception as mistake:  # noqa: BLE001 (of ours: it must not harm the others)
                         error = mistake
@@ -466,14 +508,28 @@ class EngineCore:
                 report.failures.append((conversation, error))
                 self._fail(conversation, as_braid_error(error))
 
-    def _advance(self, conversation: Conversation, result: ItemResult, now: float) -> None:
-        mark = conversation.record.mark()
-        conversation.advance(result.answers)
-        conversation.keep_prefixes()
-        if conversation.ledger is not None:
-            conversation.ledger.told(mark, result.answers)
-        if self.metrics is not None and conversation.is_first_due:
-            self._note_first_tokens(conversation, now, self.metrics)
+    def _advance(self, conversation: Conversation, result: ItemResult, now: float) -> int:
+        """Give a session its answers, and enter the rows that were computed ahead; returns how many those were."""
+        answers, num_ahead, ledger = result.answers, 0, conversation.ledger
+        while True:
+            mark = conversation.record.mark()
+            told, answers = answers[: conversation.num_asked], answers[conversation.num_asked :]
+            conversation.advance(told)
+            conversation.keep_prefixes()
+            if ledger is not None:
+                ledger.told(mark, told)
+            if self.metrics is not None and conversation.is_first_due and not conversation.is_drafting:
+                self._note_first_tokens(conversation, now, self.metrics)
+            if ledger is not None:
+                ledger.begin_step(now)
+            is_ahead = conversation.step_ahead(now)
+            if ledger is not None and is_ahead:
+                ledger.prepared(EVERYTHING, True)
+            if ledger is not None:
+                ledger.end_step()
+            if not is_ahead:
+                return num_ahead
+            num_ahead += 1
 
     @staticmethod
     def _note_first_tokens(conversation: Conversation, now: float, metrics: EngineMetrics) -> None:

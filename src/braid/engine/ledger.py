@@ -4,6 +4,8 @@
     ["step", 0.2, [512, true], [3], 0]           demand, and prepare under a grant; the cache recalled 3 cells
     ["retry", 0.2, [512, true], [], 0]           prepare once more, after room was made
     ["told", [[40], [311]]]                      what the forward answered to the lanes that it asked
+    ["do", "commit", [texts], 0.3]               a commit, and once it was followed:
+    ["released"]                                 what it became follows, as if the text had been told at once
     ["evict"]   ["fail", code, message]   ["resumed", 0.0]
 
 A conversation is a state machine whose only other sources are its backend's answers. So a fresh one that is led through
@@ -60,6 +62,10 @@ class Ledger:
         self.recalled: list[int] = []
         """What the cache has recalled since the last line."""
 
+    def of(self, twin: Conversation) -> Ledger:
+        """One for a double, whose news will stand in the place of this one's."""
+        return Ledger(twin)
+
     def mark(self) -> tuple[int, int]:
         """Where a line will stand that is written when it is known what it says."""
         return self._record.mark()
@@ -67,6 +73,14 @@ class Ledger:
     def did(self, mark: tuple[int, int], verb: str, arguments: Sequence[Any], now: float) -> None:
         """A verb was applied."""
         self._write(mark, ["do", verb, list(arguments), now])
+
+    def committed(self, texts: Mapping[str, str], now: float) -> None:
+        """Input was committed; it is drafted up to now, and nobody has heard of that."""
+        self._record.insert_before_held(LedgerLine(["do", "commit", [dict(texts)], now]))
+
+    def released(self) -> None:
+        """What follows is what a commit became."""
+        self._write(self.mark(), ["released"])
 
     def begin_step(self, now: float) -> None:
         """It is about to be asked what there is to do."""
@@ -253,6 +267,8 @@ class _Script:
                 self.unanswered = None
                 conversation.advance([_read(answer) for answer in cast("list[list[Any]]", answers)])
                 conversation.keep_prefixes()
+            case ["released"]:
+                conversation.released()
             case ["evict"]:
                 conversation.evict()
             case ["fail", str(code), str(message)]:

@@ -15,6 +15,7 @@ from braid.streams.events import (
     Event,
     NoticeEvent,
     QuiescentEvent,
+    Reuse,
     RowEvent,
     StateEvent,
     StreamState,
@@ -59,6 +60,8 @@ class Record:
         self.t = 0
         """The next row; events take effect before it."""
         self._news: list[News] = []
+        self._held_from: int | None = None
+        """How much of the news was there before it was held; None while nothing is held."""
 
     def fork(self) -> Record:
         """A second record with the same past, and no news yet."""
@@ -69,16 +72,39 @@ class Record:
     @property
     def has_news(self) -> bool:
         """Whether anything has happened since the last `take`."""
-        return bool(self._news)
+        return bool(self._news) and self._held_from != 0
 
     def take(self) -> list[News]:
-        """What has happened since the last call."""
-        news, self._news = self._news, []
+        """What has happened since the last call; what is held stays."""
+        count = len(self._news) if self._held_from is None else self._held_from
+        news, self._news = self._news[:count], self._news[count:]
+        self._held_from = None if self._held_from is None else 0
         return news
+
+    def hold(self) -> None:
+        """Keep what happens from now on back until `release`; `rewrite` may change it before."""
+        if self._held_from is None:
+            self._held_from = len(self._news)
+
+    def release(self) -> None:
+        """Let go of what was held."""
+        self._held_from = None
+
+    def rewrite(self, other: Record) -> None:
+        """In the place of all that is held stands what happened to another record, which began where holding began."""
+        assert self._held_from is not None, "only what is held can be rewritten"
+        self.transcript, self.t = other.transcript, other.t
+        self._news[self._held_from :] = other._news
 
     def mark(self) -> tuple[int, int]:
         """How much there is now: of news that nobody has taken, and of the transcript."""
         return len(self._news), len(self.transcript.entries)
+
+    def insert_before_held(self, line: LedgerLine) -> None:
+        """Put a line of the ledger before all that is held."""
+        place = len(self._news) if self._held_from is None else self._held_from
+        self._news.insert(place, line)
+        self._held_from = None if self._held_from is None else place + 1
 
     def insert(self, mark: tuple[int, int], line: LedgerLine) -> None:
         """Put a line of the ledger before all news since the mark."""
@@ -134,10 +160,10 @@ class Record:
         """Input has ended and every awake output is silent."""
         self._news.append(QuiescentEvent(t=self.t))
 
-    def turn(self, turn: int) -> None:
+    def turn(self, turn: int, reuse: Reuse | None = None) -> None:
         """A turn is over."""
         self.life("turn")
-        self._news.append(TurnEvent(t=self.t, turn=turn))
+        self._news.append(TurnEvent(t=self.t, turn=turn, reuse=reuse))
 
     def closed(self, reason: str) -> None:
         """The session is closed."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from braid.errors import InputError
@@ -73,6 +73,7 @@ class SchedulerPolicy:
         step_tokens: Tokens and probes of one step, all sessions together. A row that is larger goes alone.
         chunk_tokens: The most that one session's burst takes of a step in which others make rows.
         min_chunk_tokens: A burst is not divided into chunks smaller than this, unless no more is left.
+        draft_tokens: Tokens and probes of a step of drafts alone.
         age_steps: Steps of waiting that lift a demand by one priority.
         seed: Permutes sessions that are otherwise equal; 0 orders them by id.
 
@@ -83,6 +84,7 @@ class SchedulerPolicy:
     step_tokens: int = 256
     chunk_tokens: int = 128
     min_chunk_tokens: int = 32
+    draft_tokens: int = 128
     age_steps: int = 8
     seed: int = 0
 
@@ -97,6 +99,16 @@ class SchedulerPolicy:
                 f"min_chunk_tokens is {self.min_chunk_tokens} and chunk_tokens {self.chunk_tokens}, "
                 "but the smallest chunk cannot be larger than the largest; lower the one or raise the other"
             )
+
+    def for_drafts(self) -> SchedulerPolicy:
+        """Of steps in which nobody waits for an answer: smaller ones, since whoever comes meanwhile has to wait."""
+        tokens = min(self.step_tokens, self.draft_tokens)
+        return replace(
+            self,
+            step_tokens=tokens,
+            chunk_tokens=min(self.chunk_tokens, tokens),
+            min_chunk_tokens=min(self.min_chunk_tokens, tokens),
+        )
 
 
 class Scheduler:

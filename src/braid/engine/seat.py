@@ -79,6 +79,7 @@ class Seat:
                 kv_tokens=conversation.kv_tokens,
                 peak_kv_tokens=conversation.peak_kv_tokens,
                 num_cached=conversation.num_cached,
+                reuse=None if conversation.counts is None else conversation.counts.told(),
             )
 
     def events(self) -> AsyncIterator[Event]:

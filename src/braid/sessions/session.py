@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
 import anyio.lowlevel
@@ -18,12 +19,12 @@ from braid.engine.loop import EngineLoop
 from braid.engine.metrics import EngineMetrics
 from braid.engine.scheduler import SchedulerPolicy
 from braid.engine.tracing import NO_TRACER, Tracer
-from braid.errors import BraidError, SessionClosedError
+from braid.errors import BraidError, InputError, RegimeError, SessionClosedError
 from braid.model.chat import Chat
 from braid.model.model import Model
 from braid.sessions.desk import ToolDesk
 from braid.sessions.generate import Result, result_of, with_sampling
-from braid.streams.events import Event
+from braid.streams.events import Event, Reuse
 from braid.streams.lanes import LaneTable
 from braid.streams.presets import topology as as_topology
 from braid.streams.sampling import SamplingSpec
@@ -36,7 +37,29 @@ if TYPE_CHECKING:
     from braid.engine.starts import Predicate
     from braid.sessions.tools import Toolbox
 
-__all__ = ["Engine", "Session"]
+__all__ = ["Engine", "InputRegime", "Reply", "Session"]
+
+
+InputRegime = Literal["live", "editable"]
+
+MOST_DRAFTED = 256
+"""Tokens that a draft may have where nobody says otherwise."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to a committed turn.
+
+    Args:
+        texts: What each output said in it.
+        reuse: What reading and drafting ahead has brought, and cost.
+    """
+
+    texts: Mapping[str, str]
+    reuse: Reuse | None = None
+
+    def __getitem__(self, stream: str) -> str:
+        return self.texts[stream]
 
 
 class Engine:
@@ -102,6 +125,8 @@ class Engine:
         forces_answers: bool = True,
         salt: str = "",
         chat: Chat | None = None,
+        input: InputRegime | None = None,  # noqa: A002 (it is what one would call it)
+        most_drafted: int = MOST_DRAFTED,
     ) -> Session:
         """A session, to be entered with `async with`.
 
@@ -115,6 +140,9 @@ class Engine:
             forces_answers: At quiescence, make an output speak that owes an answer.
             chat: In views, the conversation that the first turn goes on with.
             salt: Cached prefixes are shared with sessions of the same salt only; one a tenant keeps them apart.
+            input: `live`: what is written is read at once; `editable`: snapshots, whose answer nobody hears before
+                `commit`. None leaves it to each turn's first verb.
+            most_drafted: Tokens that the outputs may say ahead of the commit, in each draft; 0 reads ahead alone.
 
         Raises:
             TopologyError, CheckpointConflictError, UnsupportedByBackend, InputError
@@ -127,9 +155,10 @@ class Engine:
             "forces_answers": forces_answers,
             "salt": salt,
             "chat": None if chat is None else chat.to_data(),
+            "most_drafted": most_drafted,
         }
         self.backend.check(chosen, settings)
-        return Session(self.backend, chosen, settings, tools)
+        return Session(self.backend, chosen, settings, tools, regime=input)
 
     async def aclose(self, *, drain: bool = True, timeout_s: float = 30.0) -> list[Dropped]:
         """Shut down; afterwards no session can be opened.
@@ -170,8 +199,10 @@ class Session:
         settings: Mapping[str, Any],
         tools: Toolbox | None = None,
         handle: SessionHandle | None = None,
+        regime: InputRegime | None = None,
     ) -> None:
         self._backend = backend
+        self._regime: InputRegime | None = regime
         self._topology = topology
         self._settings = settings
         self._tools = tools
@@ -193,6 +224,7 @@ class Session:
             DirectionError, UnknownStreamError, StreamClosedError, SessionClosedError
             QueueFullError: The model has not read what was written before; nothing was taken.
         """
+        self._require_regime("live", "write")
         await self._push("write", stream, text)
 
     async def tell(self, texts: Mapping[str, str]) -> None:
@@ -204,6 +236,7 @@ class Session:
         Raises:
             What `write` and `end` raise.
         """
+        self._require_regime("live", "tell")
         await self._push("tell", dict(texts))
 
     async def end(self, stream: str | None = None) -> None:
@@ -212,11 +245,72 @@ class Session:
         Raises:
             EmptyInputError: No input has any text in this turn; the session goes on.
         """
+        self._require_regime("live", "end")
         await self._push("end", stream)
 
     async def flush(self, stream: str) -> bool:
         """Feed what `write` holds back, without waiting for what follows; returns whether there was anything."""
         return bool(await self._push("flush", stream, "asked for"))
+
+    async def snapshot(self, texts: Mapping[str, str] | str) -> None:
+        """Say all that inputs hold by now, as long as it may still change; the newest snapshot counts.
+
+        The session reads it ahead and drafts its answer; nobody hears of that before `commit`, and no tool is called.
+
+        Args:
+            texts: By input stream, those that are not named as before; a plain string is the first input's.
+
+        Raises:
+            RegimeError: The session's input, or this turn's, is live.
+            EditAfterConsumed: This turn is committed already.
+            ContextOverflowError: The text is longer than the model's context.
+            DirectionError, UnknownStreamError, StreamClosedError, SessionClosedError
+        """
+        self._require_regime("editable", "snapshot")
+        await self._push("snapshot", self._texts(texts))
+
+    async def commit(self, texts: Mapping[str, str] | str | None = None) -> Reply:
+        """Say that the input will not change any more, and wait for the answer.
+
+        Whoever iterates over the session meanwhile hears it as it comes.
+
+        Args:
+            texts: A last snapshot.
+
+        Returns:
+            What the outputs said, and what had been computed ahead.
+
+        Raises:
+            EmptyInputError: There is no text.
+            EditAfterConsumed: This turn is committed already.
+            SessionClosedError: The session ended before the answer was complete; `error` says why.
+            What `snapshot` raises.
+        """
+        self._require_regime("editable", "commit")
+        handle = self._opened()
+        turn, first = handle.look().turn, len(handle.transcript.entries)
+        await self._push("commit", None if texts is None else self._texts(texts))
+        await self.wait_for_turn()
+        look = handle.look()
+        if look.turn <= turn:
+            raise self.error or SessionClosedError("the session was closed before the answer was complete")
+        return Reply(_said(handle.transcript, first), look.reuse)
+
+    async def rollback(self) -> None:
+        """Take back all snapshots of this turn; harmless when there were none.
+
+        Raises:
+            EditAfterConsumed: This turn is committed already.
+        """
+        self._require_regime("editable", "rollback")
+        await self._push("rollback")
+
+    async def suggest(self, stream: str, text: str) -> None:
+        """Say what an output is likely to say, such as the text that it is to revise.
+
+        The guess is verified as the stream speaks, several tokens in one forward; it changes nothing of what is said.
+        """
+        await self._push("suggest", stream, text)
 
     async def interrupt(self, stream: str | None = None) -> None:
         """Force the end token of an output that speaks, or of all."""
@@ -243,7 +337,7 @@ class Session:
         """
         await anyio.lowlevel.checkpoint_if_cancelled()
         handle = await self._backend.fork(self._opened().number)
-        return Session(self._backend, self._topology, self._settings, self._tools, handle)
+        return Session(self._backend, self._topology, self._settings, self._tools, handle, self._regime)
 
     async def evict(self) -> None:
         """Give the session's cache back; it is refilled from the transcript once there is something to do."""
@@ -406,6 +500,27 @@ class Session:
         await anyio.lowlevel.cancel_shielded_checkpoint()
         return value
 
+    def _texts(self, texts: Mapping[str, str] | str) -> dict[str, str]:
+        if not isinstance(texts, str):
+            return dict(texts)
+        names = self.topology.input_names
+        if not names:
+            raise InputError("the topology has no input stream for this text")
+        return {names[0]: texts}
+
+    def _require_regime(self, regime: InputRegime, verb: str) -> None:
+        if self._regime not in (None, regime):
+            instead = "write, and end" if regime == "editable" else "snapshot, and commit"
+            raise RegimeError(
+                f"{verb} is for {regime} input, and this session was opened with input={self._regime!r}; use {instead}"
+            )
+
     def _limit(self) -> None:
         if self._handle is not None:
             self._backend.limit(self._handle.number, max_rows=self._max_rows, max_turns=self._max_turns)
+
+
+def _said(transcript: Transcript, since: int) -> dict[str, str]:
+    """What each output has said from an entry of the transcript on."""
+    lanes = [lane for lane in transcript.lanes.lanes if transcript.topology.stream(lane.stream).is_output]
+    return {lane.label: transcript.text(lane.label, since) for lane in lanes}

@@ -8,9 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from copy import copy
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
 
 from braid.errors import InputError
 from braid.streams.stream_spec import StreamSpec
@@ -24,6 +32,7 @@ __all__ = [
     "Event",
     "NoticeEvent",
     "QuiescentEvent",
+    "Reuse",
     "RowEvent",
     "StateEvent",
     "StreamState",
@@ -123,12 +132,52 @@ class NoticeEvent(_Event):
     message: str
 
 
+class Reuse(_Event):
+    """What reading and drafting ahead of the commit has brought a turn, and what it has cost, in tokens.
+
+    Args:
+        mode: `exact`, `repair` or `reuse`.
+        read: of the committed input.
+        reused: of them, those that were in the cache when it was committed, repaired ones included.
+        repaired: of them, those that were computed once more because something before them had changed.
+        recomputed: of the committed input, those that were computed after the commit.
+        drafted: that drafts said before the commit, those that were taken back included.
+        kept: of the answer, those that the draft had said when it was committed.
+        accepted: of all answers, drafts included, those that a guess brought without a forward of their own.
+        computed: in all forwards of the turn, probes and template text included.
+        wasted: computed, and not part of the committed turn.
+        snapshots: that were followed.
+        fallbacks: edits that were to be repaired or reused, and were computed exactly.
+        drift: largest estimate of how far a repaired or reused part is from the exact one; None where all is exact.
+    """
+
+    mode: Literal["exact", "repair", "reuse"] = "exact"
+    read: _Count = 0
+    reused: _Count = 0
+    repaired: _Count = 0
+    recomputed: _Count = 0
+    drafted: _Count = 0
+    kept: _Count = 0
+    accepted: _Count = 0
+    computed: _Count = 0
+    wasted: _Count = 0
+    snapshots: _Count = 0
+    fallbacks: _Count = 0
+    drift: float | None = None
+
+
 class TurnEvent(_Event):
-    """A turn is over: its answers are complete. The first is 0."""
+    """A turn is over: its answers are complete. The first is 0; `reuse` is of a turn that was committed."""
 
     event: Literal["turn"] = "turn"
     t: _Count
     turn: _Count
+    reuse: Reuse | None = None
+
+    @model_serializer(mode="wrap")
+    def _told(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        told = cast("dict[str, Any]", handler(self))
+        return {name: value for name, value in told.items() if name != "reuse" or value is not None}
 
 
 class ClosedEvent(_Event):

@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -123,15 +124,19 @@ class Transcript:
         self._lanes.index(label)
         return [(row.t, row.cells[label].token) for row in self._rows if label in row.cells]
 
-    def text(self, stream_or_label: str) -> str:
+    def text(self, stream_or_label: str, since: int = 0) -> str:
         """Return the text of a lane; the bare name of a stream is its first copy.
+
+        Args:
+            stream_or_label: which lane.
+            since: the entry to begin with.
 
         Raises:
             UnknownStreamError: if there is no such lane.
         """
         self._lanes.index(stream_or_label)
         pieces: list[str] = []
-        for entry in self._entries:
+        for entry in islice(self._entries, since, None):
             if isinstance(entry, Row):
                 cell = entry.cells.get(stream_or_label)
                 pieces += [cell.text] if cell is not None else []

@@ -19,8 +19,8 @@ def assemble(
 ) -> Work:
     """Place tokens one entry after another, then see what each reads.
 
-    Entries come in the order in which views are built: inputs, closers, outputs. What is placed later counts what
-    was placed before it, as the same-row rule allows.
+    Entries come in the order in which views are built: inputs, closers, outputs; those of later rows, if there are
+    any, behind. What is placed later counts what was placed before it, as the same-row rule allows.
 
     Args:
         layout: Of the session.
@@ -37,9 +37,12 @@ def assemble(
         replays = None if entry.replays is None else span_of(entry.replays)
         times = np.asarray(entry.times, dtype=np.int64)
         positions = layout.place(entry.lane, span, times, replays)
+        start = len(span)
         slots = span.append(positions, times) if entry.keep else np.full(len(times), -1, dtype=np.int64)
         ids = np.asarray(entry.token_ids, dtype=np.int64)
         all_of_it = asks_all and entry.ask is not None
-        feeds.append(Feed(entry.lane, span, ids, positions, times, slots, entry.ask, all_of_it, replays))
+        feeds.append(
+            Feed(entry.lane, span, ids, positions, times, start, slots, entry.ask, all_of_it, replays)
+        )
     sights: list[Sight] = [sight for feed in feeds for sight in layout.sights(feed)]
     return Work(tuple(feeds), tuple(sights))

@@ -182,11 +182,11 @@ class ViewLayout:
 
 
 def _own_stop(feed: Feed) -> Ints:
-    """Of its own span a kept token reads what came before it and itself; a probe all there is."""
+    """Of its own span a kept token reads what came before it and itself; a probe all that came before it."""
     n = len(feed.token_ids)
     if feed.is_probe:
-        return np.full(n, len(feed.span), dtype=np.int64)
-    return np.arange(len(feed.span) - n + 1, len(feed.span) + 1, dtype=np.int64)
+        return np.full(n, feed.start, dtype=np.int64)
+    return feed.start + np.arange(1, n + 1, dtype=np.int64)
 
 
 def _stop(span: Span, times: Ints, same_row: bool) -> Ints:

@@ -27,6 +27,8 @@ class Feed:
     token_ids: Ints
     positions: Ints
     times: Ints
+    start: int
+    """Tokens that the span held before; later feeds of the same forward may follow in it."""
     slots: Ints
     """Where the keys and values go; -1 for a probe, of which nothing is kept and which only it itself reads."""
     ask: Ask | None = None

@@ -1,0 +1,312 @@
+"""A turn whose input may still change: read ahead, drafted ahead, and taken back wherever it changes.
+
+    snapshot "Sally has 3"      the turn is run as if this were all      held: nobody hears of it
+    snapshot "Sally has 34 …"   back to the first row that differs, and on from there
+    commit                      what stands there is released; the turn goes on like any other
+
+What a committed turn becomes is by construction what a session becomes that is told the committed text at once. A
+draft is exactly that session, run early; taking it back means: a double of how the session stood before the turn is
+told the new text, and led through the steps of the old run as long as they are the same; the cache forgets the rest.
+What was said in a draft that was taken back is remembered as a guess, see `braid.engine.ahead`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from braid.engine.ahead import BooksOnly
+from braid.engine.backend import Answer, Op, Trim, closer_of
+from braid.engine.scheduler import Grant
+from braid.streams.events import Reuse
+
+if TYPE_CHECKING:
+    from braid.engine.conversation import Conversation
+    from braid.engine.rowmaker import NextRows
+
+__all__ = ["Counts", "EditableTurn", "Mode", "Taken", "shape_of", "trims"]
+
+Mode = Literal["exact", "repair", "reuse"]
+"""What may be kept of what stood behind an edit."""
+
+
+class Shape(NamedTuple):
+    """All of the next rows that does not follow from the rows before them."""
+
+    inputs: tuple[tuple[str, int], ...]
+    """Tokens that enter, in their order."""
+    num_burst: int
+    """How many of them in rows of their own."""
+    has_outputs: bool
+    woken: tuple[tuple[str, str], ...]
+    """Outputs that begin their turn, and why."""
+    curious: tuple[str, ...]
+    aloud: tuple[str, ...]
+
+
+def shape_of(coming: NextRows, conversation: Conversation) -> Shape:
+    """What comes next, before it is taken from the queues."""
+    inputs: list[tuple[str, int]] = []
+    rows = coming.rows
+    if rows is not None:
+        taken = Counter[str]()
+        for label, count in (*rows.burst, *((label, 1) for label in rows.row)):
+            queue = conversation.stage.input(label).queue
+            inputs += [(label, queue[taken[label] + i].token) for i in range(count)]
+            taken[label] += count
+    return Shape(
+        tuple(inputs),
+        0 if rows is None else rows.num_burst,
+        rows is not None and rows.outputs,
+        tuple((lane.label, why) for lane, why in coming.starters),
+        tuple(lane.label for lane in coming.curious),
+        tuple(lane.label for lane in coming.aloud),
+    )
+
+
+@dataclass
+class Taken:
+    """A step of the run.
+
+    Args:
+        shape: What it was.
+        grant, now: Under which, and when.
+        num_tokens: That were computed for it.
+        asked: The lanes that were asked.
+        answers: What they were told.
+    """
+
+    shape: Shape
+    grant: Grant
+    now: float
+    num_tokens: int
+    asked: tuple[str, ...] = ()
+    answers: tuple[Answer, ...] = ()
+
+
+@dataclass
+class Counts:
+    """Tokens of a turn so far; see `braid.streams.events.Reuse`, which is told of it."""
+
+    mode: Mode = "exact"
+    read: int = 0
+    reused: int = 0
+    repaired: int = 0
+    recomputed: int = 0
+    drafted: int = 0
+    kept: int = 0
+    accepted: int = 0
+    computed: int = 0
+    wasted: int = 0
+    snapshots: int = 0
+    fallbacks: int = 0
+    drift: float | None = None
+
+    def told(self) -> Reuse:
+        """As clients hear of it."""
+        return Reuse(**asdict(self))
+
+
+@dataclass
+class EditableTurn:
+    """The turn of one conversation until it is committed.
+
+    Args:
+        conversation: Whose.
+        most_drafted: Tokens that the outputs may say in a draft of one snapshot.
+    """
+
+    conversation: Conversation
+    most_drafted: int
+    texts: dict[str, str] = field(default_factory=dict[str, str])
+    """The newest snapshot."""
+    counts: Counts = field(default_factory=Counts)
+    is_committed: bool = False
+    is_withdrawn: bool = False
+    """Whether all of it is to be taken back."""
+    is_outdated: bool = True
+    """Whether the run is not yet of the newest snapshot."""
+    has_no_room: bool = False
+    """Whether the cache was full; drafting waits for the next snapshot then."""
+    base: Conversation | None = None
+    """The books as they were before the turn."""
+    steps: list[Taken] = field(default_factory=list[Taken])
+
+    def want(self, texts: Mapping[str, str]) -> None:
+        """A newer snapshot has come; streams that it does not name are as before."""
+        merged = {**self.texts, **texts}
+        self.is_outdated = self.is_outdated or merged != self.texts
+        self.texts, self.has_no_room, self.is_withdrawn = merged, False, False
+
+    @property
+    def num_drafted(self) -> int:
+        """Tokens that were answered in this run."""
+        return sum(len(step.answers) for step in self.steps)
+
+    def may_go_on(self, coming: NextRows) -> bool:
+        """Whether a draft may take these steps: reading always, speaking within the budget."""
+        if self.is_committed:
+            return True
+        reads = coming.rows is not None and bool(coming.rows.burst or coming.rows.row)
+        return not self.has_no_room and (reads or self.num_drafted < self.most_drafted)
+
+    # ---- following the snapshots
+
+    def follow(self, now: float) -> bool:
+        """Bring the run to the newest snapshot, and release it if that is committed; between two forwards.
+
+        Returns:
+            Whether it was released; the conversation is as any other from then on.
+        """
+        conversation = self.conversation
+        if self.base is None:
+            if not conversation.has_ground:
+                return False
+            self.base = conversation.double()
+            conversation.record.hold()
+        if self.is_outdated:
+            self._rewind(now)
+        if not self.is_committed:
+            return False
+        kept = Counter(label for step in self.steps for label in step.asked)
+        self.counts.read = sum(lane.num_read + len(lane.queue) for lane in conversation.stage.inputs)
+        self.counts.reused = sum(lane.num_read for lane in conversation.stage.inputs)
+        self.counts.recomputed = self.counts.read - self.counts.reused
+        self.counts.kept = kept.total()
+        conversation.record.release()
+        return True
+
+    def restart(self) -> None:
+        """Go back to before the turn; the newest snapshot is followed anew."""
+        conversation, base = self.conversation, self.base
+        if base is not None:
+            self._remember_run()
+            self._become(base.double(), [])
+            conversation.record.release()
+        self.base, self.is_outdated = None, True
+
+    def _rewind(self, now: float) -> None:
+        conversation = self.conversation
+        assert self.base is not None, "it stands on something"
+        self._remember_run()
+        books = BooksOnly()
+        twin = self.base.double(books)
+        twin.read_guesses(conversation)
+        if conversation.ledger is not None:
+            twin.ledger = conversation.ledger.of(twin)
+            twin.ledger.released()
+        told = {stream: text for stream, text in self.texts.items() if text}
+        if told:
+            _do(twin, "tell", (told,), now)
+        steps = _lead(twin, self.steps, now)
+        self._become(twin, steps)
+        self.is_outdated = False
+        self.counts.snapshots += 1
+
+    def _become(self, twin: Conversation, steps: list[Taken]) -> None:
+        """Stand where the double stands; the cache forgets what it has not."""
+        conversation = self.conversation
+        before = _held(conversation)
+        self.counts.wasted += sum(step.num_tokens for step in self.steps) - sum(s.num_tokens for s in steps)
+        conversation.become(twin)
+        self.steps = steps
+        if not conversation.is_evicted:
+            after = _held(conversation)
+            conversation.forget({span: after[span] for span, count in before.items() if after[span] < count})
+
+    def _remember_run(self) -> None:
+        """What the outputs said in this run is a guess for the next one."""
+        said: dict[str, list[int]] = {}
+        for step in self.steps:
+            for label, answer in zip(step.asked, step.answers, strict=True):
+                said.setdefault(label, []).append(answer.token)
+        for label, tokens in said.items():
+            self.conversation.guess_from(label, tokens)
+
+    # ---- the run
+
+    def took(self, step: Taken) -> None:
+        """A step was prepared."""
+        self.steps.append(step)
+        self.counts.computed += step.num_tokens
+
+    def told(self, asked: Sequence[str], answers: Sequence[Answer]) -> None:
+        """And answered."""
+        self.steps[-1].asked, self.steps[-1].answers = tuple(asked), tuple(answers)
+        self.counts.drafted += len(answers)
+
+
+def _lead(twin: Conversation, steps: Sequence[Taken], now: float) -> list[Taken]:
+    """Lead a double through the steps of an older run, as long as they would be the same; returns those that were."""
+    led: list[Taken] = []
+    for step in steps:
+        if twin.ledger is not None:
+            twin.ledger.begin_step(step.now)
+        twin.demand(step.now)
+        coming = twin.coming(step.grant, step.now)
+        shape = shape_of(coming, twin)
+        if shape == step.shape:
+            _take(twin, step)
+            led.append(step)
+            continue
+        common = _num_common(shape, step.shape)
+        if common:
+            part = Taken(
+                Shape(shape.inputs[:common], common, False, (), (), ()),
+                Grant(twin.number, common, False),
+                step.now,
+                common,
+            )
+            _take(twin, part)
+            led.append(part)
+        break
+    if twin.ledger is not None:
+        twin.ledger.end_step()
+    return led
+
+
+def _num_common(new: Shape, old: Shape) -> int:
+    """How many tokens of a burst enter in both; the last one of the new is in the row that asks, which differs."""
+    count = 0
+    for a, b in zip(new.inputs[: new.num_burst], old.inputs, strict=False):
+        if a != b:
+            break
+        count += 1
+    return min(count, old.num_burst + 1)
+
+
+def _take(twin: Conversation, step: Taken) -> None:
+    ledger = twin.ledger
+    made = twin.prepare(step.grant, step.now)
+    assert made is not None, "it was found to be the same"
+    if ledger is not None:
+        ledger.prepared(step.grant, True)
+    mark = twin.record.mark()
+    twin.advance(step.answers)
+    if ledger is not None:
+        ledger.told(mark, step.answers)
+
+
+def _do(twin: Conversation, verb: str, arguments: tuple[object, ...], now: float) -> None:
+    """A verb on a double, with its line in the ledger."""
+    mark = twin.record.mark()
+    getattr(twin, verb)(*arguments, now=now)
+    if twin.ledger is not None:
+        twin.ledger.did(mark, verb, arguments, now)
+
+
+def _held(conversation: Conversation) -> Counter[str]:
+    """Tokens that the cache holds of each span that a turn adds to."""
+    held = Counter[str]()
+    for lane in (*conversation.stage.inputs, *conversation.stage.outputs):
+        held[lane.label] = lane.num_kept
+    for lane in conversation.stage.outputs:
+        held[closer_of(lane.label)] = lane.closer_len
+    return held
+
+
+def trims(number: int, lengths: Mapping[str, int]) -> list[Op]:
+    """What makes the cache forget all tokens of some spans beyond these lengths."""
+    return [Trim(number, span, length) for span, length in lengths.items()]
