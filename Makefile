@@ -19,7 +19,7 @@ INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constr
 PYTEST = $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model test coverage slow lint format types contracts docs clean
+.PHONY: help setup demo model test coverage slow reproduce lint format types contracts docs clean
 
 help: ## say what there is (the default)
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -60,6 +60,9 @@ coverage: $(VENV)/.dev model ## the same, and say which lines no test reaches; a
 
 slow: $(VENV)/.dev model ## run the tests that take minutes
 	$(PYTEST) -m "slow and not gpu" --timeout=3600
+
+reproduce: $(VENV)/.dev ## train the packaged model anew and compare its figures with the shipped ones (hours; goes on)
+	$(BIN)/python recipes/reproduce.py --out runs/reproduced
 
 lint: $(VENV)/.dev ## check style and formatting
 	$(BIN)/ruff check .

@@ -32,7 +32,8 @@
     │   ├── StreamClosedError
     │   ├── RegimeError
     │   ├── NothingToForceError
-    │   └── QueueFullError
+    │   ├── QueueFullError
+    │   └── EditAfterConsumed
     ├── EngineError                  the engine as a whole
     │   ├── EngineBusyError
     │   └── EngineClosedError
@@ -71,6 +72,7 @@ __all__ = [
     "DirectionError",
     "DivergedError",
     "DownloadError",
+    "EditAfterConsumed",
     "EmptyInputError",
     "EngineBusyError",
     "EngineClosedError",

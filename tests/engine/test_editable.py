@@ -1,4 +1,4 @@
-"""Editable turns: whatever the snapshots were, a committed turn is the one of a session that was told the text at once."""
+"""Editable turns: whatever the snapshots were, a committed turn is that of a session that was told the text at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from braid.engine.conversation import Conversation
 from braid.errors import EditAfterConsumed, EmptyInputError, RegimeError
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology
-from tests.engine.harness import SILENCE, chatty, step, stock, trained
+from tests.engine.harness import chatty, step, stock, trained
 
 USER = StreamSpec(direction="input")
 
@@ -113,15 +113,182 @@ def test_a_committed_turn_is_that_of_a_fresh_session(name: str, temperature: flo
     topology = TOPOLOGIES[name](temperature)
     core = core_for(topology)
     conversation = core.open(topology, seed=9)
-    texts = {stream: "" for stream in topology.input_names}
+    texts = dict.fromkeys(topology.input_names, "")
     for _ in range(rng.randint(1, 8)):
         stream = rng.choice(list(texts))
         texts[stream] = edited(rng, texts[stream])
         core.do(conversation, "snapshot", {stream: texts[stream]})
         for _ in range(rng.choice((0, 1, 3, 20))):
-            assert not step(core, conversation) or conversation.t == 0
+            step(core, conversation)
+            assert conversation.t == 0, "a draft is not told"
     if not any(texts.values()):
         texts[topology.input_names[0]] = "so"
     core.do(conversation, "commit", texts)
     finish(core, conversation)
     check_same(core, conversation, *fresh(topology, texts))
+
+
+# ---- what stands behind an edit
+
+LONG = "".join(f"{number} bottles of beer on the wall, " for number in range(12))
+
+
+def spliced(
+    mode: str, bound: float, edits: list[str], topology: Topology | None = None
+) -> tuple[RecordingCore, Conversation]:
+    topology = topology or plain()
+    core = core_for(topology)
+    conversation = core.open(topology, seed=9, drift_bound=bound)
+    for text in edits:
+        core.do(conversation, "snapshot", {"user": text}, mode)
+        for _ in range(6):
+            step(core, conversation)
+    core.do(conversation, "commit")
+    finish(core, conversation)
+    return core, conversation
+
+
+@pytest.mark.parametrize("mode", ["repair", "reuse"])
+def test_what_has_drifted_too_far_is_computed(mode: str) -> None:
+    text = LONG[:40] + "and gin " + LONG[40:]
+    core, conversation = spliced(mode, 0.0, [LONG, text])
+    assert conversation.counts is not None
+    assert conversation.counts.fallbacks >= 1
+    check_same(core, conversation, *fresh(plain(), {"user": text}))
+
+
+@pytest.mark.parametrize("topology", [plain(), aloud()], ids=["plain", "aloud"])
+def test_what_stands_behind_an_edit_is_taken_over(topology: Topology) -> None:
+    text = LONG[:40] + "and gin " + LONG[40:]
+    _, conversation = spliced("repair", 9.0, [LONG, text], topology)
+    counts = conversation.counts
+    assert counts is not None
+    assert counts.fallbacks == 0
+    assert counts.repaired == 32
+    assert counts.drift is not None
+    assert 0 < counts.drift < 1.5
+    assert counts.reused == counts.read
+    _, exact = spliced("exact", 9.0, [LONG, text], topology)
+    assert exact.counts is not None
+    assert counts.computed < exact.counts.computed - 200
+    inputs = [
+        cell.token
+        for entry in conversation.transcript.rows
+        for label, cell in entry.cells.items()
+        if label == "user"
+    ]
+    assert bytes(inputs).decode() == text
+
+
+def test_typing_in_the_middle_goes_on_with_what_was_put_aside() -> None:
+    typed = [LONG[:40] + "and gin "[:length] + LONG[40:] for length in range(9)]
+    core = core_for(plain())
+    conversation = core.open(plain(), seed=9, drift_bound=9.0)
+    core.do(conversation, "snapshot", {"user": LONG}, "repair")
+    for _ in range(6):
+        step(core, conversation)
+    computed = conversation.counts.computed if conversation.counts is not None else 0
+    for text in typed:
+        core.do(conversation, "snapshot", {"user": text}, "repair")
+        step(core, conversation)  # sooner than anything could be taken over
+    core.do(conversation, "commit")
+    finish(core, conversation)
+    assert conversation.counts is not None
+    assert conversation.counts.computed - computed < 9 * 60
+    assert conversation.counts.fallbacks == 0
+
+
+def test_an_exact_snapshot_keeps_nothing_that_was_taken_over() -> None:
+    text = LONG[:40] + "and gin " + LONG[40:]
+    core = core_for(plain())
+    conversation = core.open(plain(), seed=9, drift_bound=9.0)
+    for mode, said in (("reuse", LONG), ("reuse", text), ("exact", text + "So?")):
+        core.do(conversation, "snapshot", {"user": said}, mode)
+        for _ in range(6):
+            step(core, conversation)
+    core.do(conversation, "commit")
+    finish(core, conversation)
+    check_same(core, conversation, *fresh(plain(), {"user": text + "So?"}))
+    assert not core.recording.sessions[conversation.number].stashed
+
+
+# ---- verbs
+
+
+def test_what_is_said_to_a_turn_in_the_wrong_order_changes_nothing() -> None:
+    core = core_for(plain())
+    conversation = core.open(plain(), seed=9)
+    with pytest.raises(EmptyInputError):
+        core.do(conversation, "commit")
+    core.do(conversation, "rollback")
+    core.do(conversation, "snapshot", {"user": "So"})
+    for verb, arguments in (
+        ("write", ("user", "x")),
+        ("tell", ({"user": "x"},)),
+        ("end", ()),
+        ("flush", ("user",)),
+    ):
+        with pytest.raises(RegimeError):
+            core.do(conversation, verb, *arguments)
+    core.do(conversation, "snapshot", {"user": ""})
+    with pytest.raises(EmptyInputError):
+        core.do(conversation, "commit")
+    core.do(conversation, "commit", {"user": "Say it."})
+    for verb in ("commit", "rollback"):
+        with pytest.raises(EditAfterConsumed):
+            core.do(conversation, verb)
+    step(core, conversation)
+    for verb, arguments in (("commit", ()), ("rollback", ()), ("snapshot", ({"user": "No."},))):
+        with pytest.raises(EditAfterConsumed):
+            core.do(conversation, verb, *arguments)
+    finish(core, conversation)
+    check_same(core, conversation, *fresh(plain(), {"user": "Say it."}))
+    core.do(conversation, "write", "user", "Next ")
+    with pytest.raises(RegimeError):
+        core.do(conversation, "snapshot", {"user": "Next"})
+
+
+def test_a_turn_that_is_taken_back_was_never_there() -> None:
+    core = core_for(plain())
+    conversation = core.open(plain(), seed=9)
+    step(core, conversation)
+    before = conversation.kv_tokens
+    core.do(conversation, "snapshot", {"user": "So it goes."})
+    for _ in range(4):
+        step(core, conversation)
+    assert conversation.kv_tokens > before
+    core.do(conversation, "rollback")
+    step(core, conversation)
+    assert conversation.kv_tokens == before
+    core.do(conversation, "tell", {"user": "Say it."})
+    finish(core, conversation)
+    check_same(core, conversation, *fresh(plain(), {"user": "Say it."}))
+
+
+def test_a_draft_that_loses_its_cache_begins_again() -> None:
+    core = core_for(plain())
+    conversation = core.open(plain(), seed=9)
+    core.do(conversation, "snapshot", {"user": "Say it"})
+    for _ in range(5):
+        step(core, conversation)
+    core.evict(conversation)
+    assert conversation.kv_tokens == 0
+    core.do(conversation, "commit", {"user": "Say it."})
+    finish(core, conversation)
+    _, expected = fresh(plain(), {"user": "Say it."})
+    assert [row.cells for row in conversation.transcript.rows] == [
+        row.cells for row in expected.transcript.rows
+    ]
+
+
+def test_a_suggestion_is_verified_in_few_forwards() -> None:
+    topology = plain()
+    _, expected = fresh(topology, {"user": "Say it."})
+    core = core_for(topology)
+    conversation = core.open(topology, seed=9)
+    conversation.guess_from("output", [token for _, token in expected.transcript.tokens("output")])
+    core.do(conversation, "tell", {"user": "Say it."})
+    before = core.num_steps
+    finish(core, conversation)
+    assert rows_of(conversation) == rows_of(expected)
+    assert core.num_steps - before <= 5

@@ -32,6 +32,7 @@ from braid.errors import (
     CacheError,
     ContextOverflowError,
     DirectionError,
+    EditAfterConsumed,
     EmptyInputError,
     EngineBusyError,
     EngineClosedError,
@@ -41,6 +42,7 @@ from braid.errors import (
     PoolFullError,
     PoolTooSmallError,
     QueueFullError,
+    RegimeError,
     SamplingError,
     SessionClosedError,
     SessionError,
@@ -219,11 +221,26 @@ def closed(decoding: Decoding) -> Place:
     return place
 
 
+def drafted(decoding: Decoding) -> Place:
+    place = Place(decoding)
+    place.core.do(place.session, "snapshot", {"user": "hello there"})
+    place.until(lambda: place.session.stage.output("output").index > 2)
+    return place
+
+
+def committed(decoding: Decoding) -> Place:
+    place = drafted(decoding)
+    place.core.do(place.session, "commit")
+    place.until(lambda: place.session.edit is None)
+    assert not place.session.turn_is_over
+    return place
+
+
 STATES = {
     state.__name__: state
     for state in (
         fresh, being_read, waiting, speaking, silent, asleep, over,
-        stream_closed, crowded, evicted, refilling, full, closed,
+        stream_closed, crowded, evicted, refilling, full, closed, drafted, committed,
     )
 }  # fmt: skip
 
@@ -231,30 +248,35 @@ STATES = {
 
 SC, ST = SessionClosedError, StreamClosedError
 EI, NF, QF = EmptyInputError, NothingToForceError, QueueFullError
+RE, EC = RegimeError, EditAfterConsumed
 ok = None
 
 # fmt: off
 TABLE: dict[tuple[str, ...], tuple[type[BraidError] | None, ...]] = {
-    # verb, arguments            fresh  being  wait-  speak- silent asleep over   stream crowd- evict- refil- full  clo-
-    #                                   read   ing    ing                         closed ed     ed     ling         sed
-    ("write", "user", "more "): (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ST,    QF,    ok,    ok,    ok,    SC),
-    ("tell", "user", "more "):  (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ST,    QF,    ok,    ok,    ok,    SC),
-    ("end",):                   (EI,   ok,    ok,    ok,    ok,    ok,    ok,    EI,    ok,    ok,    ok,    ok,    SC),
-    ("end", "user"):            (EI,   ok,    ok,    ok,    ok,    ok,    ok,    ST,    ok,    ok,    ok,    ok,    SC),
-    ("flush", "user"):          (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ST,    ok,    ok,    ok,    ok,    SC),
-    ("interrupt",):             (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    SC),
-    ("interrupt", "output"):    (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ST,    ok,    ok,    ok,    ok,    SC),
-    ("cancel",):                (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    SC),
-    ("cancel", "output"):       (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ST,    ok,    ok,    ok,    ok,    SC),
-    ("force", "output"):        (NF,   ok,    ok,    ok,    ok,    NF,    NF,    ST,    ok,    ok,    ok,    ok,    SC),
-    ("force", "output", "so "): (NF,   ok,    ok,    ok,    ok,    NF,    NF,    ST,    ok,    ok,    ok,    ok,    SC),
-    ("await_result",):          (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    SC),
-    ("result_came",):           (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok),
-    ("close_stream", "user"):   (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    SC),
-    ("close_stream", "output"): (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    SC),
-    ("close",):                 (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok),
-    ("fork",):                  (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    SC),
-    ("evict",):                 (ok,   ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok,    ok),
+    # columns: the states, in their order
+    ("write", "user", "more "): (ok, ok, ok, ok, ok, ok, ok, ST, QF, ok, ok, ok, SC, RE, ok),
+    ("tell", "user", "more "):  (ok, ok, ok, ok, ok, ok, ok, ST, QF, ok, ok, ok, SC, RE, ok),
+    ("end",):                   (EI, ok, ok, ok, ok, ok, ok, EI, ok, ok, ok, ok, SC, RE, ok),
+    ("end", "user"):            (EI, ok, ok, ok, ok, ok, ok, ST, ok, ok, ok, ok, SC, RE, ok),
+    ("flush", "user"):          (ok, ok, ok, ok, ok, ok, ok, ST, ok, ok, ok, ok, SC, RE, ok),
+    ("interrupt",):             (ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, SC, ok, ok),
+    ("interrupt", "output"):    (ok, ok, ok, ok, ok, ok, ok, ST, ok, ok, ok, ok, SC, ok, ok),
+    ("cancel",):                (ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, SC, ok, ok),
+    ("cancel", "output"):       (ok, ok, ok, ok, ok, ok, ok, ST, ok, ok, ok, ok, SC, ok, ok),
+    ("force", "output"):        (NF, ok, ok, ok, ok, NF, NF, ST, ok, ok, ok, ok, SC, RE, ok),
+    ("force", "output", "so "): (NF, ok, ok, ok, ok, NF, NF, ST, ok, ok, ok, ok, SC, RE, ok),
+    ("await_result",):          (ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, SC, ok, ok),
+    ("result_came",):           (ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok),
+    ("close_stream", "user"):   (ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, SC, ok, ok),
+    ("close_stream", "output"): (ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, SC, ok, ok),
+    ("close",):                 (ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok),
+    ("fork",):                  (ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, SC, RE, ok),
+    ("evict",):                 (ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok),
+    ("snapshot", "user", "so"): (ok, RE, RE, RE, RE, RE, ok, ST, RE, RE, RE, RE, SC, ok, EC),
+    ("commit",):                (EI, RE, RE, RE, RE, RE, EI, RE, RE, RE, RE, RE, SC, ok, EC),
+    ("commit", "user", "so"):   (ok, RE, RE, RE, RE, RE, ok, ST, RE, RE, RE, RE, SC, ok, EC),
+    ("rollback",):              (ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, SC, ok, EC),
+    ("suggest", "output", "so"):(ok, ok, ok, ok, ok, ok, ok, ST, ok, ok, ok, ok, SC, ok, ok),
 }
 # fmt: on
 
@@ -278,6 +300,15 @@ WRONG: dict[tuple[str, ...], type[BraidError]] = {
     ("force", "note", "x"): DirectionError,
     ("force", "aside", HALF): InputError,
     ("close_stream", "nobody"): UnknownStreamError,
+    ("snapshot", "nobody", "x"): UnknownStreamError,
+    ("snapshot", "output", "x"): DirectionError,
+    ("snapshot", "note", HALF): InputError,
+    ("commit", "nobody", "x"): UnknownStreamError,
+    ("commit", "output", "x"): DirectionError,
+    ("commit", "note", HALF): InputError,
+    ("suggest", "nobody", "x"): UnknownStreamError,
+    ("suggest", "note", "x"): DirectionError,
+    ("suggest", "aside", HALF): InputError,
 }
 """What no state but `closed` makes right, and the error that says so; `closed` says that it is closed."""
 
@@ -306,8 +337,8 @@ def apply(place: Place, verb: tuple[str, ...]) -> BraidError | None:
             assert twin.kv_tokens == (0 if place.session.is_evicted else place.session.kv_tokens)
         elif name == "evict":
             place.core.evict(place.session)
-        elif name == "tell":
-            place.core.do(place.session, "tell", {arguments[0]: arguments[1]})
+        elif name in ("tell", "snapshot", "commit") and arguments:
+            place.core.do(place.session, name, {arguments[0]: arguments[1]})
         else:
             place.core.do(place.session, name, *arguments)
     except BraidError as error:
@@ -338,8 +369,8 @@ EFFECTS: dict[str, Callable[[Conversation], bool]] = {
     "tell": lambda c: c.stage.input("user").text.endswith("more ") and c.stage.input("user").has_ended,
     "end": lambda c: all(lane.has_ended for lane in c.stage.inputs if lane.text),
     "flush": lambda c: c.turn_is_over or not c.stage.input("user").tokenizer.held,
-    "interrupt": lambda c: not speaker(c).is_awake or speaker(c).pending == (END, True),
-    "cancel": lambda c: speaker(c).phase in ("asleep", "closed"),
+    "interrupt": lambda c: c.is_drafting or not speaker(c).is_awake or speaker(c).pending == (END, True),
+    "cancel": lambda c: c.is_drafting or speaker(c).phase in ("asleep", "closed"),
     "force": lambda c: speaker(c).force_start or speaker(c).must_speak or speaker(c).phase == "speaking",
     "await_result": lambda c: c.num_awaited == 1,
     "result_came": lambda c: c.num_awaited == 0,
@@ -347,6 +378,10 @@ EFFECTS: dict[str, Callable[[Conversation], bool]] = {
     "close": lambda c: c.is_closed and c.kv_tokens == 0,
     "fork": lambda c: not c.is_closed,
     "evict": lambda c: c.kv_tokens == 0,
+    "snapshot": lambda c: c.edit is not None and c.edit.texts["user"] == "so",
+    "commit": lambda c: c.edit is not None and c.edit.is_committed,
+    "rollback": lambda c: c.edit is None or c.edit.is_withdrawn,
+    "suggest": lambda c: not c.is_closed,
 }
 
 
@@ -588,6 +623,20 @@ def test_the_table_has_every_verb() -> None:
         "num_queued_of",
         "fail",
         "go_on",
+        "become",
+        "coming",
+        "disturb",
+        "double",
+        "follow",
+        "forget",
+        "forget_stashed",
+        "guess_from",
+        "guessed",
+        "num_guessable",
+        "read_guesses",
+        "released",
+        "stash",
+        "step_ahead",
     }
     public = {
         name for name, value in vars(Conversation).items() if callable(value) and not name.startswith("_")

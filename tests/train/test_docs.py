@@ -21,7 +21,7 @@ def test_its_recipe_is_a_recipe(tmp_path: Path) -> None:
 
 def test_its_pieces_fit_into_the_recipe(tmp_path: Path) -> None:
     whole = yaml.safe_load(BLOCKS[0])
-    assert len(BLOCKS) == 3
+    assert len(BLOCKS) == 4
     for block in BLOCKS[1:]:
         path = tmp_path / "piece.yaml"
         path.write_text(yaml.safe_dump({**whole, **yaml.safe_load(block)}))

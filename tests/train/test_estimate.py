@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from braid.train.build import build_network, read_tokenizer
@@ -58,3 +60,14 @@ def test_memory_is_that_of_the_tensors(recipe: Recipe, found: Estimate) -> None:
 def test_time_is_measured(found: Estimate) -> None:
     assert found.seconds == pytest.approx(sum(stage.steps * stage.seconds_a_step for stage in found.stages))
     assert all(1e-4 < stage.seconds_a_step < 60 for stage in found.stages)
+
+
+def test_a_stages_own_examples_are_counted(tmp_path: Path) -> None:
+    own = {"builder": "outside", "seed": 4}
+    stages = [{"steps": 3, "batch": 2, "warmup": 1}, {"steps": 3, "batch": 2, "warmup": 1, "examples": [own]}]
+    recipe = read_recipe(tmp_path, stages=stages)
+    tokenizer, _ = read_tokenizer(recipe, None)
+    _, second = estimate(recipe).stages
+    examples = examples_of(recipe, recipe.stages[1], tokenizer, start=6, count=64)
+    assert all(examples.table(index).id.startswith("outside") for index in range(64))
+    assert second.tokens == sum(int(examples[index].kept.sum()) for index in range(64)) / 64

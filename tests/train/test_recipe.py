@@ -58,6 +58,21 @@ def test_a_limit_that_is_not_set_is_not_told(tmp_path: Path) -> None:
     assert limited["most_steps"] == 2
 
 
+def test_a_stage_may_have_its_own_examples(tmp_path: Path) -> None:
+    stages = turns_then_streams()
+    stages[1]["examples"] = [{"file": "data/own.jsonl", "share": 2.0}]
+    recipe = read_recipe(tmp_path, stages=stages)
+    file = recipe.stages[1].examples[0].file
+    assert file is not None
+    assert recipe.at(file) == tmp_path / "data/own.jsonl"
+    assert recipe.stages[0].examples == ()
+    assert recipe.as_baseline().stages[1].examples == recipe.stages[1].examples
+    # A stage with the recipe's says nothing of them, so a run that was begun by a version without them goes on.
+    without, own = recipe.model_dump(mode="json")["stages"]
+    assert "examples" not in without
+    assert [source["file"] for source in own["examples"]] == ["data/own.jsonl"]
+
+
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("unknown", {"stage": []}, "stage: unknown key; did you mean 'stages'?"),
     ("deep", {"stages": [{"steps": 1, "learnin_rate": 1}]}, "stages[0].learnin_rate: unknown key; did you mean"),
@@ -79,6 +94,11 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("most of a file", {"examples": [{"file": "x.jsonl", "most_steps": 2}]}, "examples[0].most_steps: only a builder"),
     ("largest of a file", {"examples": [{"file": "x.jsonl", "largest": 9}]}, "examples[0].largest: only a builder"),
     ("weights", {"stages": [{"steps": 1, "weights": {"thougt": 1}}]}, "stages[0].weights: there is no stream"),
+    ("own builder", {"stages": [{"steps": 1, "examples": [{"builder": "storys"}]}]}, "stages[0].examples[0].builder: "),
+    ("own source", {"stages": [{"steps": 1, "examples": [{}]}]}, "stages[0].examples[0]: a source"),
+    ("own file", {"stages": [{"steps": 1, "examples": [{"file": "x.txt"}]}]}, "stages[0].examples[0].file: x.txt is"),
+    ("own limit", {"stages": [{"steps": 1, "examples": [{"file": "x.jsonl", "largest": 9}]}]},
+     "stages[0].examples[0].largest: only a builder"),
     ("lora", {"lora": {}}, "lora: adapters need a stock network"),
     ("settings", {"network": {"base": "x", "settings": {"a": 1}}}, "network.settings: a stock model"),
     ("preset", {"topology": "solv"}, "did you mean 'solve'?"),

@@ -22,10 +22,11 @@ import braid
 from braid.errors import DataError, DivergedError, RecipeError, TrainingError
 from braid.streams.topology import Topology
 from braid.train import trainer
+from braid.train.build import read_tokenizer
 from braid.train.network import StreamNetwork
 from braid.train.optimisers import Joined
 from braid.train.recipe import Recipe
-from braid.train.run import train
+from braid.train.run import examples_of, train
 from tests.train import jobs
 from tests.train.tiny import are_equal, read_recipe, tiny_dict, turns_then_streams, weights_of
 
@@ -136,6 +137,46 @@ def braid_stage_folders(recipe: Recipe, out: Path) -> Any:
     from braid.train.run import stage_folders
 
     return stage_folders(recipe, out)
+
+
+# ---- stages with examples of their own
+
+
+THIRD = {"steps": 2, "batch": 2, "warmup": 1, "examples": [{"builder": "outside", "seed": 9}]}
+
+
+def test_a_stage_draws_from_its_own_examples(recipe: Recipe, tmp_path: Path) -> None:
+    longer = read_recipe(tmp_path, stages=[*STAGES, THIRD])
+    tokenizer, _ = read_tokenizer(recipe, None)
+    drawn = [examples_of(longer, stage, tokenizer, start=16, count=3) for stage in longer.stages]
+    assert [each.table(0).id.partition("-")[0] for each in drawn] == ["stories", "stories", "outside"]
+    plain = examples_of(recipe, recipe.stages[1], tokenizer, start=16, count=3)
+    assert drawn[1].table(2) == plain.table(2), "another stage's own examples change nothing here"
+
+
+def test_a_finished_run_takes_a_further_stage(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    seen: list[str] = []
+    longer = read_recipe(tmp_path, stages=[*STAGES, THIRD])
+    assert train(longer, out, on_progress=lambda name, *_: seen.append(name)) == out / "3-streams" / "model"
+    assert set(seen) == {"3-streams"}
+    for name in (FIRST, SECOND):
+        assert (out / name / "recipe.json").read_bytes() == (whole / name / "recipe.json").read_bytes()
+    other = read_recipe(
+        tmp_path, stages=[*STAGES, {**THIRD, "examples": [{"builder": "outside", "seed": 8}]}]
+    )
+    with pytest.raises(TrainingError, match=r"3-streams was begun with another recipe \(stages\)"):
+        train(other, out)
+
+
+def test_a_stages_own_file_lies_beside_the_recipe_and_is_checked_first(tmp_path: Path, whole: Path) -> None:
+    (tmp_path / "own.jsonl").write_text('{"id": "x"}\n')
+    stages = [*turns_then_streams(), {**THIRD, "examples": [{"file": "own.jsonl"}]}]
+    recipe = read_recipe(tmp_path, stages=stages)
+    with pytest.raises(DataError, match=r"own\.jsonl, line 1"):
+        train(recipe, tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").glob("*-*")] == [], "no stage has begun"
 
 
 # ---- what goes wrong

@@ -68,12 +68,13 @@ def look_ahead(conversation: Conversation, most: int, now: float) -> list[StepAh
         now: The moment, on the engine's clock.
     """
     expected = conversation.guessed()
+    reach = conversation.num_guessable(most)
     if expected is None:
         return []
     books = BooksOnly()
     twin = conversation.double(books)
     steps: list[StepAhead] = []
-    while expected is not None and most > 0:
+    while expected is not None and most > 0 and len(steps) < reach:
         try:
             twin.advance([Answer(token) for token in expected])
             twin.demand(now)

@@ -61,6 +61,7 @@ __all__ = [
     "SessionHandle",
     "SessionLook",
     "Splice",
+    "Stash",
     "Trim",
     "Usage",
     "closer_of",
@@ -138,7 +139,7 @@ class Capabilities:
     verify: bool = True
     """Items of the kinds `verify` and `score`."""
     edits: bool = False
-    """Splicing in the middle of a span."""
+    """Taking over what stood behind an edit, and telling how far it is from what it should be."""
 
 
 # ---- what changes who there is
@@ -175,14 +176,28 @@ class Trim(NamedTuple):
     length: int
 
 
+class Stash(NamedTuple):
+    """Put aside what a span holds now, for `Splice`, in the place of what was put aside before.
+
+    It is kept until the session is dropped, closed or asked to put aside nothing, with `span` None.
+    """
+
+    session: int
+    span: str | None
+
+
 class Splice(NamedTuple):
-    """Replace the tokens `start … stop` of a span, and shift what follows."""
+    """Behind what a span holds, go on with the tokens `start … stop` that it held when it was put aside.
+
+    They are not computed: they are taken over as they were, moved to where they stand now.
+    """
 
     session: int
     span: str
     start: int
     stop: int
-    num_new: int
+    times: Sequence[int]
+    """Row time of each."""
 
 
 class Drop(NamedTuple):
@@ -224,7 +239,7 @@ class Keep(NamedTuple):
     cells: Sequence[Cell]
 
 
-Op = Open | Fork | Trim | Splice | Drop | Close | Recall | Keep
+Op = Open | Fork | Trim | Stash | Splice | Drop | Close | Recall | Keep
 
 
 # ---- what is computed
@@ -383,6 +398,22 @@ class Backend(Protocol):
 
     def step(self, items: Sequence[Item]) -> list[ItemResult]:
         """One forward for all of these; an item that fails has its error in its own result."""
+        ...
+
+    def deviation(self, session: int, span: str, start: int, stop: int, old: int) -> float:
+        """How far the keys and values of tokens `start … stop` are from those that were put aside.
+
+        Args:
+            session, span: Which span.
+            start, stop: Its tokens, computed anew.
+            old: Index of the first of them when it was put aside.
+
+        Returns:
+            0 where they are the same; see `braid.model.moving.deviation`.
+
+        Raises:
+            UnsupportedByBackend: It has no edits.
+        """
         ...
 
     def usage(self) -> Usage:

@@ -37,10 +37,13 @@ from braid.engine.backend import (
     Op,
     Open,
     Recall,
+    Splice,
+    Stash,
     Trim,
     closer_of,
 )
-from braid.engine.editable import Counts, EditableTurn, Taken, shape_of, trims
+from braid.engine.editable import EDGE, Counts, EditableTurn, Mode, Taken, shape_of, trims
+from braid.engine.facts import changes_a_fact
 from braid.engine.guesses import Cursor, Guesses
 from braid.engine.lanes import RANKS, InputLane, OutputLane, Waiting
 from braid.engine.policy import Backlog, RowPlan, next_rows
@@ -80,6 +83,9 @@ REFILL_CHUNK = 128
 
 BEGINNING = 16
 """Tokens by which the beginnings of two sessions are compared."""
+
+DRIFT_BOUND = 0.3
+"""How far keys and values may be from what they should be, by the estimate of `Backend.deviation`."""
 
 EVERYTHING = Grant(-1, 1 << 30, True)
 """A grant without a limit."""
@@ -129,6 +135,7 @@ class Conversation:
         max_queued: Input tokens that may wait to be read.
         chat: In views, the conversation that the first turn goes on with, as `Chat.to_data` spells it.
         most_drafted: Tokens that the outputs may say ahead of the commit, in each draft of an editable turn.
+        drift_bound: The most that what is taken over behind an edit may have drifted.
 
     Raises:
         CheckpointConflictError: The topology contradicts the checkpoint.
@@ -158,6 +165,7 @@ class Conversation:
         max_queued: int = 65_536,
         chat: Mapping[str, Any] | None = None,
         most_drafted: int = 256,
+        drift_bound: float = DRIFT_BOUND,
     ) -> None:
         self.backend = backend
         self.model = backend.model
@@ -215,6 +223,8 @@ class Conversation:
         self.counts: Counts | None = None
         """Of the editable turn that began last."""
         self.most_drafted = most_drafted
+        self.drift_bound = drift_bound
+        self._has_stash = False
         self._is_edited = False
         """Whether the turn that is under way was committed by `commit`."""
         self._guesses: Guesses | None = None
@@ -251,8 +261,8 @@ class Conversation:
             QueueFullError: Too much waits to be read already; nothing was taken.
         """
         lane = self._input(stream)
-        self._require_live("write")
         require_whole(text)
+        self._require_live("write")
         if not text:
             return
         self._require_queue_room(lane)
@@ -275,11 +285,11 @@ class Conversation:
         Raises:
             What `write` and `end` raise.
         """
-        self._require_live("tell")
         for stream, text in texts.items():  # so that nothing is taken where one of them is refused
             lane = self._input(stream)
             require_whole(text)
             self._require_queue_room(lane)
+        self._require_live("tell")
         for stream, text in texts.items():
             self.write(stream, text, now)
         for stream in (None,) if ends is None else ends:
@@ -311,11 +321,11 @@ class Conversation:
             EmptyInputError: No input has any text in this turn.
         """
         self._require_open()
-        self._require_live("end")
         inputs = self.stage.inputs
         lanes = (
             [self._input(stream)] if stream is not None else [lane for lane in inputs if not lane.is_closed]
         )
+        self._require_live("end")
         turn_end = None if self.stage.in_views else self.model.turn_end_id
         if not self._in_turn and any(lane.held_over.strip() for lane in inputs):
             self._begin_turn(now)
@@ -363,8 +373,8 @@ class Conversation:
             NothingToForceError: Nothing was written in this turn, or the stream has finished in it.
         """
         (lane,) = self._outputs(stream)
-        self._require_live("force")
         require_whole(text or "")
+        self._require_live("force")
         if not self._in_turn or not any(other.text for other in self.stage.inputs):
             raise NothingToForceError(
                 f"nothing was written in this turn, so {stream} cannot speak; write some input first"
@@ -386,13 +396,16 @@ class Conversation:
             lane.force_start = True
         self.record.life("force", lane.label, text=text or "")
 
-    def snapshot(self, texts: Mapping[str, str]) -> None:
+    def snapshot(self, texts: Mapping[str, str], mode: Mode = "exact") -> None:
         """Say what inputs hold by now, the whole of it, as long as it may still change; the newest counts.
 
         The session reads it ahead and drafts its answer, of which nobody hears before `commit`.
 
         Args:
             texts: By stream; streams that are not named hold what they held in the snapshot before.
+            mode: What may be kept of what stands behind an edit, in views: nothing (`exact`); all that has drifted
+                little once a window behind the edit is computed anew (`repair`); or nearly all of it, unless the edit
+                changes a fact (`reuse`).
 
         Raises:
             RegimeError: This turn was begun with `write`.
@@ -417,13 +430,28 @@ class Conversation:
         if self.edit is None:
             self.edit = EditableTurn(self, self.most_drafted)
             self.counts = self.edit.counts
-        self.edit.want(texts)
+        if mode == "reuse":
+            mode = self._unless_a_fact_changes(self.edit, texts)
+        self.edit.want(texts, mode)
 
-    def commit(self, texts: Mapping[str, str] | None = None) -> None:
+    def _unless_a_fact_changes(self, edit: EditableTurn, texts: Mapping[str, str]) -> Mode:
+        """`reuse`, or `exact` where an edit changes what is told rather than how: the old would shine through."""
+        for stream, text in texts.items():
+            before = edit.texts.get(stream, "")
+            change = None if text.startswith(before) else changes_a_fact(before, text)
+            if change is not None:
+                edit.counts.fallbacks += 1
+                self.record.notice(
+                    "fact_changed", f"{change}, so all behind the edit is computed anew", stream
+                )
+                return "exact"
+        return "reuse"
+
+    def commit(self, texts: Mapping[str, str] | None = None, mode: Mode = "exact") -> None:
         """Say that the newest snapshot will not change any more, and let its answer be heard.
 
         Args:
-            texts: A last snapshot, as for `snapshot`.
+            texts, mode: A last snapshot, as for `snapshot`.
 
         Raises:
             EmptyInputError: There is no text.
@@ -433,7 +461,7 @@ class Conversation:
         before = self.edit
         texts = texts or {}
         if texts or self.edit is None:
-            self.snapshot(texts)
+            self.snapshot(texts, mode)
         edit = self.edit
         assert edit is not None, "a snapshot makes one"
         if edit.is_committed:
@@ -487,6 +515,7 @@ class Conversation:
     def close_stream(self, stream: str) -> None:
         """Close one stream; its pages are free at once, and later rows do not read it. Harmless when repeated."""
         self._require_open()
+        self.stage.lane(stream)
         self._restart_draft()
         lane = self.stage.lane(stream)
         if lane.is_closed if isinstance(lane, InputLane) else lane.phase == "closed":
@@ -842,9 +871,13 @@ class Conversation:
         if self._path is not None:
             read = self._recall(coming.rows)
             coming = self._next_rows(now) if read else coming
+        if self.edit is not None and self.edit.splicing is not None:
+            read = self._splice(self.edit, now) if not self.edit.splicing.before else []
+            coming = self._next_rows(now) if read else coming
+            grant = self._up_to_splice(self.edit, grant)
         self._require_length(coming)
         coming = _within(coming, grant)
-        if not coming.is_something:
+        if not coming.is_something or (self.edit is not None and self.edit.is_outdated):
             return None
         needs = self._rows.needs(coming)
         self.backend.reserve(self.number, needs)
@@ -873,6 +906,59 @@ class Conversation:
         elif self._counted is not None:
             self._counted.computed += item.num_tokens
         return item, made.read
+
+    # ---- what stands behind an edit
+
+    @property
+    def can_splice(self) -> bool:
+        """Whether what stands behind an edit can be taken over."""
+        return self.stage.in_views and self.backend.capabilities().edits and not self.is_evicted
+
+    def stash(self, labels: Sequence[str]) -> None:
+        """Have what inputs hold put aside."""
+        self._apply([Stash(self.number, label) for label in labels])
+        self._has_stash = True
+
+    def forget_stashed(self) -> None:
+        """Let go of what was put aside."""
+        if self._has_stash:
+            self._apply([Stash(self.number, None)])
+        self._has_stash = False
+
+    @staticmethod
+    def _up_to_splice(edit: EditableTurn, grant: Grant) -> Grant:
+        """What may be computed before the rest is taken over."""
+        if edit.splicing is None:
+            return grant
+        return Grant(grant.session, min(grant.input_tokens, edit.splicing.before), False)
+
+    def _splice(self, edit: EditableTurn, now: float) -> list[Waiting]:
+        """Take over what stands behind the window, if it has not drifted too far."""
+        splicing = edit.splicing
+        assert splicing is not None, "there is something to take over"
+        label, old = splicing.edge
+        held = self.stage.input(label).num_kept
+        count = min(EDGE, splicing.window, held, old + 1)
+        drift = self.backend.deviation(self.number, label, held - count, held, old - count + 1)
+        if not edit.takes_over(drift, self.drift_bound):
+            return []
+        parts = splicing.parts()
+        self.backend.reserve(self.number, [(part.label, part.count) for part in parts])
+        coming = NextRows(RowPlan(tuple((part.label, part.count) for part in parts), (), False))
+        taken = Taken(
+            shape_of(coming, self), Grant(self.number, len(splicing.rest), False), now, 0, drift=drift
+        )
+        made = self._rows.make(coming)
+        times = {entry.span: entry.times for entry in made.entries}
+        self._apply(
+            [
+                Splice(self.number, part.label, part.start, part.start + part.count, times[part.label])
+                for part in parts
+            ]
+        )
+        edit.splicing = None
+        edit.took(taken)
+        return made.read
 
     # ---- steps ahead
 
@@ -948,6 +1034,11 @@ class Conversation:
                 return None
             found.append(token)
         return tuple(found)
+
+    def num_guessable(self, most: int) -> int:
+        """Steps ahead that are worth their tokens: the longer the run that led to a guess, the more may follow."""
+        asked = [label for label, is_wait in self._asked if not is_wait and label in self._cursors]
+        return min((len(self._cursors[label].ahead(most)) for label in asked), default=most)
 
     def guess_from(self, label: str, tokens: Sequence[int]) -> None:
         """Take what a lane has said in a draft, or may say, as a guess of what it says next time."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from braid.engine.backend import Backend, Item, ItemResult, Op, Recall
-from braid.engine.conversation import EVERYTHING, Conversation
+from braid.engine.conversation import DRIFT_BOUND, EVERYTHING, Conversation
 from braid.engine.journal import Journal
 from braid.engine.lanes import Waiting
 from braid.engine.ledger import Ledger, Line, lead_through
@@ -119,14 +119,15 @@ class EngineCore:
         max_queued: int = 65_536,
         chat: Mapping[str, Any] | None = None,
         most_drafted: int = 256,
+        drift_bound: float = DRIFT_BOUND,
         ledger: Sequence[Line] | None = None,
         now: float = 0.0,
     ) -> Conversation:
         """Open a session; see `Conversation` for the other arguments, and for what it raises.
 
         Args:
-            topology, seed, copies, forces_answers, predicates, salt, max_queued, chat, most_drafted: As for
-                `Conversation`.
+            topology, seed, copies, forces_answers, predicates, salt, max_queued, chat, most_drafted, drift_bound: As
+                for `Conversation`.
             ledger: The lines of its ledger so far, none for a new session; None keeps no ledger. Of one that goes on,
                 the news begins with all that happened since it was opened.
             now: The moment, on the engine's clock, in seconds.
@@ -144,6 +145,7 @@ class EngineCore:
                 "max_queued": max_queued,
                 "chat": None if chat is None else dict(chat),
                 "most_drafted": most_drafted,
+                "drift_bound": drift_bound,
             }
             if ledger:
                 conversation = lead_through(

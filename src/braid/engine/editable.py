@@ -24,12 +24,71 @@ from braid.streams.events import Reuse
 
 if TYPE_CHECKING:
     from braid.engine.conversation import Conversation
+    from braid.engine.lanes import InputLane
     from braid.engine.rowmaker import NextRows
 
 __all__ = ["Counts", "EditableTurn", "Mode", "Taken", "shape_of", "trims"]
 
 Mode = Literal["exact", "repair", "reuse"]
 """What may be kept of what stood behind an edit."""
+
+
+EDGE = 8
+"""Tokens at the far end of a window that are compared with what they were."""
+
+LEAST_SPLICE = 16
+"""Fewer tokens than these are computed rather than taken over."""
+
+_WINDOWS = {"repair": 32, "reuse": EDGE}
+"""Tokens behind an edit that are computed anew before the rest is taken over."""
+
+MOST_WIDENED = 2
+"""How often a window whose far end has drifted too far is made longer before all of the rest is computed."""
+
+
+class Part(NamedTuple):
+    """Tokens of one input that are taken over: so many, from an index in what was put aside."""
+
+    label: str
+    start: int
+    count: int
+
+
+@dataclass
+class Splicing:
+    """What stood behind an edit, and is to be taken over behind what is computed anew.
+
+    Args:
+        before: Tokens that are still to be computed before it.
+        window: How many of them, in all, stood behind the edit.
+        rest: The tokens behind the window, but for the last one of the input: label, and index when put aside.
+        edge: Label of the window's last token, and its index when it was put aside.
+    """
+
+    before: int
+    window: int
+    rest: list[tuple[str, int]]
+    edge: tuple[str, int]
+    num_widened: int = 0
+
+    def parts(self) -> list[Part]:
+        """What is taken over, input by input."""
+        parts: list[Part] = []
+        for label, index in self.rest:
+            if parts and parts[-1].label == label:
+                parts[-1] = parts[-1]._replace(count=parts[-1].count + 1)
+            else:
+                parts.append(Part(label, index, 1))
+        return parts
+
+    def widen(self) -> bool:
+        """Compute twice as much before the rest is taken over; returns whether enough of it is left."""
+        count = self.window
+        if self.num_widened == MOST_WIDENED or len(self.rest) - count < LEAST_SPLICE:
+            return False
+        self.edge, self.rest = self.rest[count - 1], self.rest[count:]
+        self.before, self.window, self.num_widened = count, 2 * count, self.num_widened + 1
+        return True
 
 
 class Shape(NamedTuple):
@@ -76,6 +135,7 @@ class Taken:
         num_tokens: That were computed for it.
         asked: The lanes that were asked.
         answers: What they were told.
+        drift: Of tokens that were taken over, how far they may be from what they should be; None of others.
     """
 
     shape: Shape
@@ -84,6 +144,7 @@ class Taken:
     num_tokens: int
     asked: tuple[str, ...] = ()
     answers: tuple[Answer, ...] = ()
+    drift: float | None = None
 
 
 @dataclass
@@ -133,12 +194,28 @@ class EditableTurn:
     base: Conversation | None = None
     """The books as they were before the turn."""
     steps: list[Taken] = field(default_factory=list[Taken])
+    mode: Mode = "exact"
+    splicing: Splicing | None = None
+    _stashed: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    """All input of the run that was put aside: label and token, in the order in which it entered."""
+    _stashed_drift: float = 0.0
+    _must_be_exact: bool = False
+    """Whether what was taken over before has drifted so far that all is computed."""
+    _is_counted: bool = False
 
-    def want(self, texts: Mapping[str, str]) -> None:
+    def want(self, texts: Mapping[str, str], mode: Mode = "exact") -> None:
         """A newer snapshot has come; streams that it does not name are as before."""
         merged = {**self.texts, **texts}
-        self.is_outdated = self.is_outdated or merged != self.texts
+        is_stricter = mode == "exact" and self.drift > 0
+        self.is_outdated = self.is_outdated or is_stricter or merged != self.texts
         self.texts, self.has_no_room, self.is_withdrawn = merged, False, False
+        self.mode = self.counts.mode = mode
+        self._must_be_exact = False
+
+    @property
+    def drift(self) -> float:
+        """How far what the run has taken over may be from what it should be."""
+        return sum(step.drift or 0.0 for step in self.steps)
 
     @property
     def num_drafted(self) -> int:
@@ -170,13 +247,24 @@ class EditableTurn:
             self._rewind(now)
         if not self.is_committed:
             return False
-        kept = Counter(label for step in self.steps for label in step.asked)
-        self.counts.read = sum(lane.num_read + len(lane.queue) for lane in conversation.stage.inputs)
-        self.counts.reused = sum(lane.num_read for lane in conversation.stage.inputs)
-        self.counts.recomputed = self.counts.read - self.counts.reused
-        self.counts.kept = kept.total()
+        self._count_commit()
+        if self.splicing is not None:
+            return False
+        conversation.forget_stashed()
         conversation.record.release()
         return True
+
+    def _count_commit(self) -> None:
+        """Note, once, what there was when the input was committed."""
+        if self._is_counted:
+            return
+        self._is_counted = True
+        inputs, counts = self.conversation.stage.inputs, self.counts
+        counts.read = sum(lane.num_read + len(lane.queue) for lane in inputs)
+        counts.reused = sum(lane.num_read for lane in inputs)
+        counts.reused += 0 if self.splicing is None else len(self.splicing.rest)
+        counts.recomputed = counts.read - counts.reused
+        counts.kept = sum(len(step.asked) for step in self.steps)
 
     def restart(self) -> None:
         """Go back to before the turn; the newest snapshot is followed anew."""
@@ -184,8 +272,9 @@ class EditableTurn:
         if base is not None:
             self._remember_run()
             self._become(base.double(), [])
+            conversation.forget_stashed()
             conversation.record.release()
-        self.base, self.is_outdated = None, True
+        self.base, self.splicing, self.is_outdated = None, None, True
 
     def _rewind(self, now: float) -> None:
         conversation = self.conversation
@@ -197,10 +286,13 @@ class EditableTurn:
         if conversation.ledger is not None:
             twin.ledger = conversation.ledger.of(twin)
             twin.ledger.released()
-        told = {stream: text for stream, text in self.texts.items() if text}
+        is_open = {lane.label for lane in twin.stage.inputs if not lane.is_closed}
+        told = {stream: text for stream, text in self.texts.items() if text and stream in is_open}
         if told:
             _do(twin, "tell", (told,), now)
-        steps = _lead(twin, self.steps, now)
+        may_drift = self.mode != "exact" and not self._must_be_exact
+        steps = _lead(twin, self.steps, now, may_drift=may_drift)
+        self.splicing = self._plan_splicing(twin, steps, now) if may_drift else None
         self._become(twin, steps)
         self.is_outdated = False
         self.counts.snapshots += 1
@@ -215,6 +307,60 @@ class EditableTurn:
         if not conversation.is_evicted:
             after = _held(conversation)
             conversation.forget({span: after[span] for span, count in before.items() if after[span] < count})
+
+    # ---- taking over what stands behind an edit
+
+    def _plan_splicing(self, twin: Conversation, led: Sequence[Taken], now: float) -> Splicing | None:
+        """What of the rest can be taken over, if that is worth it; it is put aside."""
+        conversation = self.conversation
+        coming = twin.coming(Grant(twin.number, 1 << 30, True), now)
+        if not conversation.can_splice or coming.rows is None or not coming.rows.burst:
+            return None
+        new = list(shape_of(coming, twin).inputs)
+        done = [token for step in led for token in step.shape.inputs]
+        fresh = self.splicing is None
+        if fresh:
+            self._stashed = [token for step in self.steps for token in step.shape.inputs]
+            self._stashed_drift = self.drift
+        old = self._stashed
+        common = _num_common_at_end(old, new, most=len(old) - min(len(done), len(old)))
+        window = _WINDOWS[self.mode]
+        if common - window - 1 < LEAST_SPLICE:
+            return None
+        seen = Counter[str]()
+        indices: list[tuple[str, int]] = []
+        kept = {lane.label: lane.num_kept for lane in self._base_inputs()}
+        for label, _ in old:
+            indices.append((label, kept[label] + seen[label]))
+            seen[label] += 1
+        behind = indices[len(old) - common :]
+        if fresh:
+            conversation.stash(list(dict.fromkeys(label for label, _ in behind)))
+        return Splicing(len(new) - common + window, window, behind[window:-1], behind[window - 1])
+
+    def _base_inputs(self) -> Sequence[InputLane]:
+        assert self.base is not None, "it stands on something"
+        return self.base.stage.inputs
+
+    def takes_over(self, drift: float, bound: float) -> bool:
+        """Whether the rest is taken over now that its drift can be told; else more is computed first.
+
+        Args:
+            drift: At the far end of the window.
+            bound: The most that is allowed.
+        """
+        splicing = self.splicing
+        assert splicing is not None, "there is something to take over"
+        if drift + self._stashed_drift <= bound:
+            self.counts.repaired += splicing.window
+            self.counts.drift = max(self.counts.drift or 0.0, drift + self._stashed_drift)
+            return True
+        if not splicing.widen():
+            self.counts.fallbacks += 1
+            self.splicing = None
+            if self.drift > 0:
+                self._must_be_exact = self.is_outdated = True
+        return False
 
     def _remember_run(self) -> None:
         """What the outputs said in this run is a guess for the next one."""
@@ -231,6 +377,8 @@ class EditableTurn:
         """A step was prepared."""
         self.steps.append(step)
         self.counts.computed += step.num_tokens
+        if self.splicing is not None:
+            self.splicing.before -= len(step.shape.inputs)
 
     def told(self, asked: Sequence[str], answers: Sequence[Answer]) -> None:
         """And answered."""
@@ -238,10 +386,19 @@ class EditableTurn:
         self.counts.drafted += len(answers)
 
 
-def _lead(twin: Conversation, steps: Sequence[Taken], now: float) -> list[Taken]:
-    """Lead a double through the steps of an older run, as long as they would be the same; returns those that were."""
+def _lead(twin: Conversation, steps: Sequence[Taken], now: float, *, may_drift: bool) -> list[Taken]:
+    """Lead a double through the steps of an older run, as long as they would be the same; returns those that were.
+
+    Args:
+        twin: The double.
+        steps: Of the older run.
+        now: The moment, on the engine's clock.
+        may_drift: Whether what was taken over counts as the same.
+    """
     led: list[Taken] = []
     for step in steps:
+        if step.drift is not None and not may_drift:
+            break
         if twin.ledger is not None:
             twin.ledger.begin_step(step.now)
         twin.demand(step.now)
@@ -257,7 +414,8 @@ def _lead(twin: Conversation, steps: Sequence[Taken], now: float) -> list[Taken]
                 Shape(shape.inputs[:common], common, False, (), (), ()),
                 Grant(twin.number, common, False),
                 step.now,
-                common,
+                0 if step.drift is not None else common,
+                drift=step.drift,
             )
             _take(twin, part)
             led.append(part)
@@ -275,6 +433,15 @@ def _num_common(new: Shape, old: Shape) -> int:
             break
         count += 1
     return min(count, old.num_burst + 1)
+
+
+def _num_common_at_end(old: Sequence[object], new: Sequence[object], most: int) -> int:
+    count = 0
+    for a, b in zip(reversed(old), reversed(new), strict=False):
+        if a != b or count == most:
+            break
+        count += 1
+    return count
 
 
 def _take(twin: Conversation, step: Taken) -> None:

@@ -73,9 +73,9 @@ class SchedulerPolicy:
         step_tokens: Tokens and probes of one step, all sessions together. A row that is larger goes alone.
         chunk_tokens: The most that one session's burst takes of a step in which others make rows.
         min_chunk_tokens: A burst is not divided into chunks smaller than this, unless no more is left.
-        draft_tokens: Tokens and probes of a step of drafts alone.
         age_steps: Steps of waiting that lift a demand by one priority.
         seed: Permutes sessions that are otherwise equal; 0 orders them by id.
+        draft_tokens: Tokens and probes of a step of drafts alone.
 
     Raises:
         InputError: A number is out of range, or two contradict each other.
@@ -84,9 +84,9 @@ class SchedulerPolicy:
     step_tokens: int = 256
     chunk_tokens: int = 128
     min_chunk_tokens: int = 32
-    draft_tokens: int = 128
     age_steps: int = 8
     seed: int = 0
+    draft_tokens: int = 128
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import HTTPConnection
 
+from braid.engine.costs import costs_of
 from braid.errors import ModelNotFoundError, UnknownPresetError
 from braid.server.access import Caller, Gate
 from braid.server.log import Log
@@ -20,6 +21,7 @@ from braid.streams.topology import Topology
 
 if TYPE_CHECKING:
     from braid.engine.backend import ModelCard
+    from braid.engine.fallback import Costs
     from braid.sessions.session import Engine
 
 __all__ = ["Service", "caller_of", "service_of"]
@@ -45,6 +47,8 @@ class Service:
             name: preset(str(path)) for name, path in settings.topologies.items()
         }
         self.default_topology = self.topology(settings.topology)
+        self.costs = _costs(engine) if settings.fall_back else None
+        """What rows cost here, measured while nobody is served yet; without it no request falls back to one stream."""
         self.is_ready = False
         """Whether requests are taken; not before the store is open, nor once the server is told to stop."""
         registry = CollectorRegistry()
@@ -91,6 +95,12 @@ class Service:
         """
         if name is not None and name != self.model.name and name != self.settings.model:
             raise ModelNotFoundError(f"there is no model {name!r} here; this server has {self.model.name!r}")
+
+
+def _costs(engine: Engine) -> Costs | None:
+    """Measured on the engine's model; None where that is trained on streams, or not here."""
+    model = getattr(engine, "model", None)
+    return None if model is None or model.trained is not None else costs_of(model)
 
 
 def service_of(connection: HTTPConnection) -> Service:

@@ -79,6 +79,7 @@ class ServerSettings(BaseSettings):
         close_idle_after_s: seconds after which a session that nobody is connected to is closed.
         max_body_bytes, max_frame_bytes: of a request, of a WebSocket message.
         max_unread: messages of a session that may wait for a connected client that does not read.
+        fall_back: whether what rows cost is measured at the start, so that a request may fall back to one stream.
         max_tokens: tokens of an answer, where the request does not say.
         max_rows: rows of a live session.
         drain_s: how long answers that are under way may take when the server is told to stop.
@@ -116,6 +117,7 @@ class ServerSettings(BaseSettings):
     max_body_bytes: _Count = 8 * 1024 * 1024
     max_frame_bytes: _Count = 1024 * 1024
     max_unread: _Count = 4096
+    fall_back: bool = False
     max_tokens: _Count = 1024
     max_rows: _Count = 100_000
     drain_s: Annotated[float, Field(ge=0)] = 20.0

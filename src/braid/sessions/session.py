@@ -14,6 +14,7 @@ import anyio.to_thread
 
 from braid.engine.admission import EngineLimits
 from braid.engine.backend import Dropped, SessionBackend, SessionHandle, SessionLook
+from braid.engine.editable import Mode
 from braid.engine.local import LocalBackend
 from braid.engine.loop import EngineLoop
 from braid.engine.metrics import EngineMetrics
@@ -252,13 +253,16 @@ class Session:
         """Feed what `write` holds back, without waiting for what follows; returns whether there was anything."""
         return bool(await self._push("flush", stream, "asked for"))
 
-    async def snapshot(self, texts: Mapping[str, str] | str) -> None:
+    async def snapshot(self, texts: Mapping[str, str] | str, *, mode: Mode = "exact") -> None:
         """Say all that inputs hold by now, as long as it may still change; the newest snapshot counts.
 
         The session reads it ahead and drafts its answer; nobody hears of that before `commit`, and no tool is called.
 
         Args:
             texts: By input stream, those that are not named as before; a plain string is the first input's.
+            mode: What may be kept of what stands behind an edit: nothing (`exact`), all that has drifted little once
+                a window behind the edit is computed anew (`repair`), or nearly all of it, unless the edit changes a
+                fact (`reuse`).
 
         Raises:
             RegimeError: The session's input, or this turn's, is live.
@@ -267,15 +271,15 @@ class Session:
             DirectionError, UnknownStreamError, StreamClosedError, SessionClosedError
         """
         self._require_regime("editable", "snapshot")
-        await self._push("snapshot", self._texts(texts))
+        await self._push("snapshot", self._texts(texts), mode)
 
-    async def commit(self, texts: Mapping[str, str] | str | None = None) -> Reply:
+    async def commit(self, texts: Mapping[str, str] | str | None = None, *, mode: Mode = "exact") -> Reply:
         """Say that the input will not change any more, and wait for the answer.
 
         Whoever iterates over the session meanwhile hears it as it comes.
 
         Args:
-            texts: A last snapshot.
+            texts, mode: A last snapshot, as for `snapshot`.
 
         Returns:
             What the outputs said, and what had been computed ahead.
@@ -289,7 +293,7 @@ class Session:
         self._require_regime("editable", "commit")
         handle = self._opened()
         turn, first = handle.look().turn, len(handle.transcript.entries)
-        await self._push("commit", None if texts is None else self._texts(texts))
+        await self._push("commit", None if texts is None else self._texts(texts), mode)
         await self.wait_for_turn()
         look = handle.look()
         if look.turn <= turn:

@@ -28,6 +28,7 @@ from braid.engine.backend import (
     Open,
     Recall,
     Splice,
+    Stash,
     Trim,
     Usage,
     closer_of,
@@ -166,7 +167,7 @@ class NullBackend:
                         pages.release()
             case Recall() | Keep():
                 return
-            case Splice():
+            case Stash() | Splice():
                 raise UnsupportedByBackend("this backend cannot edit the middle of a span")
             case _:
                 raise AssertionError(f"unknown operation {op!r}")
@@ -197,6 +198,10 @@ class NullBackend:
             if not self.pool.can_allocate(pages + self._reserved):
                 raise PoolFullError("the free pages are promised for this step")
             self._reserved += pages
+
+    def deviation(self, session: int, span: str, start: int, stop: int, old: int) -> float:
+        """It has no keys."""
+        raise UnsupportedByBackend("this backend has no keys that could be compared")
 
     def usage(self) -> Usage:
         """What the pool holds."""

@@ -182,6 +182,7 @@ class Stage(_RecipeModel):
         weight_decay, beta2, max_grad_norm: As AdamW has them.
         order: Of the queries of an example.
         silence, probe_share, weights: What counts how much; see `braid.train.queries.Weighing`.
+        examples: Where its examples come from, in place of the recipe's.
     """
 
     form: Form = "streams"
@@ -201,6 +202,13 @@ class Stage(_RecipeModel):
     silence: float = Field(default=0.3, ge=0)
     probe_share: float = Field(default=0.3, gt=0, le=1)
     weights: Frozen[str, float] = Field(default_factory=dict)
+    examples: tuple[Source, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _told(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Say nothing of examples that are the recipe's, so that a run from before there were others goes on."""
+        told = cast("dict[str, Any]", handler(self))
+        return told if self.examples else {name: value for name, value in told.items() if name != "examples"}
 
     @property
     def num_examples(self) -> int:

@@ -109,6 +109,7 @@ def train(recipe: Recipe, out: str | Path, *, on_progress: Progress | None = Non
     try:
         with _alone(out):
             tokenizer, stock = _shared_tokenizer(recipe, out)
+            _check_own_examples(recipe, out, tokenizer)
             for folder in stage_folders(recipe, out):
                 _remember(recipe, folder)
                 if not folder.model.is_dir():
@@ -137,9 +138,18 @@ def examples_of(
         count: How many; what all processes together use if None.
     """
     streams = dict(stage.weights) if stage.form == "streams" else None
+    if stage.examples:
+        recipe = recipe.model_copy(update={"examples": stage.examples})
     weighing = Weighing(stage.silence, stage.probe_share, streams)
     count = stage.num_examples * num_processes() if count is None else count
     return Examples(recipe, tokenizer, stage.form, weighing, start=start, count=count)
+
+
+def _check_own_examples(recipe: Recipe, out: Path, tokenizer: DataTokenizer) -> None:
+    """Read the examples of stages that are yet to come, so that a fault in a file is told before hours are spent."""
+    for folder in stage_folders(recipe, out):
+        if folder.stage.examples and not folder.model.is_dir():
+            examples_of(recipe, folder.stage, tokenizer, count=1)
 
 
 def _run_stage(

@@ -109,9 +109,9 @@ class StreamTrainer(Trainer):
         """Weights of the whole network; all processes must ask, and the first one gets them."""
         state: dict[str, Tensor] = {}
         for name, each in self.network.state_dict().items():
-            whole = each.full_tensor().cpu() if isinstance(each, DTensor) else each
+            whole = each.full_tensor() if isinstance(each, DTensor) else each
             if self.args.should_save:
-                state[name] = whole
+                state[name] = whole.cpu()  # where it is written from, whatever computes
         return state
 
     def create_accelerator_and_postprocess(self) -> None:

@@ -91,7 +91,7 @@ def _verify(spot: Spot) -> list[Attempt]:
 
 
 def _edits(spot: Spot) -> list[Attempt]:
-    return [_apply(Splice(0, "user", 0, 1, 2))]
+    return [_apply(Splice(0, "user", 0, 1, (0,)))]
 
 
 def _rows(_: Spot) -> list[Attempt]:

@@ -38,6 +38,7 @@ from braid.engine.backend import (
     Open,
     Recall,
     Splice,
+    Stash,
     Trim,
     Usage,
 )
@@ -49,6 +50,7 @@ from braid.engine.local.work import Feed, Sight, Work
 from braid.errors import PoolFullError, UnsupportedByBackend
 from braid.model.checkpoint import reconcile
 from braid.model.model import Model
+from braid.model.moving import deviation, move_tokens
 from braid.model.plan import Plan
 from braid.model.reads import SpanRead
 from braid.streams.patterns import Striped
@@ -93,10 +95,9 @@ class LocalBackend:
     # ---- who there is
 
     def capabilities(self) -> Capabilities:
-        """All but edits; views of several outputs where the model's positions can be shifted."""
-        return Capabilities(
-            views=self.model.architecture.shift_refusal is None, prefixes=self.prefixes is not None
-        )
+        """All; views of several outputs, and edits, where the model's positions can be shifted."""
+        can_shift = self.model.architecture.shift_refusal is None
+        return Capabilities(views=can_shift, edits=can_shift, prefixes=self.prefixes is not None)
 
     def settle(self, topology: Topology) -> Topology:
         """The topology, completed by what the checkpoint was trained with."""
@@ -126,10 +127,10 @@ class LocalBackend:
                 return self._recall(self.sessions[session], cells)
             case Keep(session, cells):
                 return self._keep(self.sessions[session], cells)
-            case Splice():
-                raise UnsupportedByBackend(
-                    "this backend cannot edit the middle of a span; trim it, and go on from there"
-                )
+            case Stash(session, span):
+                self.sessions[session].stash(span)
+            case Splice(session, span, start, stop, times):
+                self._splice(self.sessions[session], span, start, stop, times)
             case _:
                 raise AssertionError(f"unknown operation {op!r}")
         return 0
@@ -156,6 +157,31 @@ class LocalBackend:
 
     def _span(self, session: int, name: str) -> Span:
         return self.sessions[session].named[name]
+
+    # ---- edits
+
+    def _splice(self, spans: SessionSpans, name: str, start: int, stop: int, times: Sequence[int]) -> None:
+        if self.model.architecture.shift_refusal is not None:
+            raise UnsupportedByBackend(
+                f"this model cannot take over what stands behind an edit: {self.model.architecture.shift_refusal}; "
+                "trim the span, and go on from there"
+            )
+        span, old = spans.named[name], spans.stashed[name]
+        positions = span.base + len(span) + np.arange(stop - start, dtype=np.int64)
+        distance = int(positions[0] - old.positions[start])
+        slots = span.append(positions, np.asarray(times, dtype=np.int64))
+        move_tokens(self.model.architecture, self.cache, old.pages.slots(start, stop), slots, distance)
+
+    def deviation(self, session: int, span: str, start: int, stop: int, old: int) -> float:
+        """How far the keys and values of tokens are from those that were put aside."""
+        now, before = self._span(session, span), self.sessions[session].stashed[span]
+        return deviation(
+            self.model.architecture,
+            self.cache,
+            before.pages.slots(old, old + stop - start),
+            now.pages.slots(start, stop),
+            int(now.positions[start] - before.positions[old]),
+        )
 
     # ---- room
 

@@ -39,7 +39,8 @@ class SessionSpans:
         """Of each lane, in the order of the table; None once the lane is closed."""
         self.named: dict[str, Span] = {}
         self._cache = cache
-        self._closed: set[str] = set()
+        self.stashed: dict[str, Span] = {}
+        """What spans held when it was put aside."""
         for lane in self.table.lanes:
             span = new_span(cache, self.table.stream_index(lane.index), self.group)
             self.lanes.append(span)
@@ -86,6 +87,20 @@ class SessionSpans:
         if closer is not None:
             closer.trim(0)
 
+    def stash(self, name: str | None) -> None:
+        """Put aside what a span holds, its pages shared until it is written to; with None, let go of all that was."""
+        for old in [self.stashed.pop(name, None)] if name is not None else self._unstashed():
+            if old is not None:
+                old.release()
+        if name is not None:
+            self.stashed[name] = new_span(self._cache, self.named[name].stream, self.group)
+            self.stashed[name].become(self.named[name], self.group)
+
+    def _unstashed(self) -> list[Span]:
+        stashed = list(self.stashed.values())
+        self.stashed.clear()
+        return stashed
+
     def drop(self) -> None:
         """Free everything; the lanes are as they were at the beginning, and closed ones open again.
 
@@ -95,6 +110,7 @@ class SessionSpans:
             if self.lanes[lane.index] is None:
                 span = new_span(self._cache, self.table.stream_index(lane.index), self.group)
                 self.lanes[lane.index] = self.named[lane.label] = span
+        self.stash(None)
         for span in self.named.values():
             span.trim(0)
             span.base = 0
@@ -110,6 +126,7 @@ class SessionSpans:
 
     def release(self) -> None:
         """Give all pages back."""
+        self.stash(None)
         for span in self.named.values():
             span.release()
         self.named.clear()

@@ -104,7 +104,7 @@ class _Chat:
             answers = await run_all(jobs, most)
         choices = [self._choice(number, whole) for number, whole in enumerate(answers)]
         usage = _usage([whole.outcome for whole in answers])
-        return {**self._head, "choices": choices, "usage": usage}
+        return {**self._head, "choices": choices, "usage": usage, **self._plan.told}
 
     def _choice(self, number: int, whole: Gathered) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": whole.text, "refusal": None}
@@ -153,7 +153,7 @@ class _Chat:
         outcome = await answer(self._service, self._plan, tell, number)
         if not has_begun:
             await tell(Said(""))
-        await sink.event(self._chunk(number, {}, outcome.reason))
+        await sink.event({**self._chunk(number, {}, outcome.reason), **self._plan.told})
         return outcome
 
     def _chunk(

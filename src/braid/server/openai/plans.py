@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from braid.engine.fallback import Decision, fall_back
 from braid.errors import ForbiddenError
 from braid.server.access import Caller
 from braid.server.openai.messages import Conversation, spoken
@@ -96,6 +97,15 @@ class Plan:
     max_rows: int
     grammar_param: str = "response_format"
     """What is at fault where the grammar cannot be compiled."""
+    decision: Decision | None = None
+    """Where falling back to one stream was allowed: whether that was done, and why."""
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What a reply tells of the decision, in a field of its own; nothing where there was none."""
+        if self.decision is None:
+            return {}
+        return {"braid": {"fell_back": self.decision.fell_back, "reason": self.decision.reason}}
 
 
 def refuse_unserved(request: SamplingFields, *fields: str) -> None:
@@ -226,10 +236,16 @@ def chat_plan(
     )
     asked = Wanted(wanted.sampling, wanted.max_tokens, wanted.stop, grammar, wanted.logprobs)
     settled = with_settings(conversation.topology, asked, service)
+    copies, decision = options.copies, None
+    if options.fall_back:
+        decision = _decided(service, settled, conversation, options, has_tools=bool(offered))
+        left_out = settled.streams.keys() - decision.topology.streams.keys()
+        copies = {name: count for name, count in copies.items() if name not in left_out}
+        settled = decision.topology
     return Plan(
         Conversation(settled, conversation.chat, conversation.inputs),
         seed_of(seed, options.seed),
-        options.copies,
+        copies,
         frozenset(tool.function.name for tool in offered),
         not is_parallel,
         options.show_internal,
@@ -237,6 +253,36 @@ def chat_plan(
         caller.salt,
         service.settings.max_rows,
         "tools" if offered else "response_format",
+        decision,
+    )
+
+
+def _decided(
+    service: Service,
+    topology: Topology,
+    conversation: Conversation,
+    options: BraidOptions,
+    *,
+    has_tools: bool,
+) -> Decision:
+    """Whether a request is better served by one stream; its whole input is there."""
+    why = None
+    if options.show_internal:
+        why = "inner streams are to be shown"
+    elif service.model.silence_token_id is not None:
+        why = "the model was trained on streams"
+    elif service.costs is None:
+        why = "this server has not measured what rows cost; with the setting fall_back it does when it starts"
+    if why is not None or service.costs is None:
+        return Decision(topology, False, f"streams as asked for: {why}")
+    return fall_back(
+        topology,
+        input_tokens=sum(len(service.model.codec.encode(text)[0]) for text in conversation.inputs.values()),
+        is_complete=True,
+        costs=service.costs,
+        copies=options.copies,
+        has_history=conversation.chat is not None and bool(conversation.chat.history),
+        has_tools=has_tools,
     )
 
 

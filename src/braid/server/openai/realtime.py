@@ -405,6 +405,7 @@ class _Response:
             "conversation_id": self._connection.conversation if self._is_kept else None,
             "metadata": self._metadata,
             "usage": None if status == "in_progress" else usage,
+            **self._plan.told,
         }
 
 

@@ -115,8 +115,15 @@ class ChatChoice(BaseModel):
     logprobs: ChoiceLogprobs | None
 
 
+class FellBack(BaseModel):
+    """Whether a request that allowed it was answered with one stream, and why."""
+
+    fell_back: bool
+    reason: str
+
+
 class ChatCompletion(BaseModel):
-    """A chat request's whole answer."""
+    """A chat request's whole answer; `braid` where `braid.fall_back` was asked for."""
 
     id: str
     object: Literal["chat.completion"]
@@ -124,6 +131,7 @@ class ChatCompletion(BaseModel):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    braid: FellBack | None = None
 
 
 class CalledFunction(BaseModel):
@@ -161,7 +169,10 @@ class ChunkChoice(BaseModel):
 
 
 class ChatChunk(BaseModel):
-    """One server-sent event of a streamed answer; the last has the usage and no choice, where that is asked for."""
+    """One server-sent event of a streamed answer; the last has the usage and no choice, where that is asked for.
+
+    `braid` comes with the end of a choice, where `braid.fall_back` was asked for.
+    """
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -169,6 +180,7 @@ class ChatChunk(BaseModel):
     model: str
     choices: list[ChunkChoice]
     usage: Usage | None = None
+    braid: FellBack | None = None
 
 
 class OldLogprobs(BaseModel):

@@ -298,4 +298,5 @@ class _Making:
             "truncation": body.truncation or "disabled",
             "usage": None,
             "user": body.user,
+            **self.plan.told,
         }
