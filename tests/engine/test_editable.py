@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from braid.checks.subject import RecordingCore
 from braid.engine.conversation import Conversation
-from braid.errors import EditAfterConsumed, EmptyInputError, RegimeError
+from braid.engine.record import LedgerLine
+from braid.errors import ContextOverflowError, EditAfterConsumed, EmptyInputError, RegimeError
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology
 from tests.engine.harness import chatty, step, stock, trained
@@ -292,3 +293,119 @@ def test_a_suggestion_is_verified_in_few_forwards() -> None:
     finish(core, conversation)
     assert rows_of(conversation) == rows_of(expected)
     assert core.num_steps - before <= 5
+
+
+# ---- what others must not notice
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10**9))
+def test_a_committed_turn_outlives_the_process(name: str, seed: int) -> None:
+    """Whatever was told up to the kill, the ledger leads to the committed turn; drafts are in no ledger."""
+    rng = random.Random(seed)
+    topology = TOPOLOGIES[name](1.0)
+    core = core_for(topology)
+    conversation = core.open(topology, seed=9, ledger=[])
+    lines: list[Any] = []
+
+    def hear() -> None:
+        lines.extend(news.line for news in conversation.take_news() if isinstance(news, LedgerLine))
+
+    for text in ("So", "So it go", "So it goes."):
+        core.do(conversation, "snapshot", {"user": text})
+        for _ in range(rng.choice((0, 2, 9))):
+            core.step([conversation])
+    hear()
+    assert not any("snapshot" in line for line in lines)
+    core.do(conversation, "commit")
+    hear()
+    assert lines[-1] == ["do", "commit", [{"user": "So it goes."}], 0.0]
+    for _ in range(rng.choice((0, 1, 2, 5, 40))):
+        if not conversation.turn_is_over:
+            core.step([conversation])
+        hear()
+    other = core_for(topology)
+    resumed = other.open(topology, seed=9, ledger=lines)
+    finish(other, resumed)
+    _, expected = fresh(topology, {"user": "So it goes."})
+    assert [row.cells for row in resumed.transcript.rows] == [row.cells for row in expected.transcript.rows]
+
+
+def test_many_drafts_in_a_small_pool_lose_nothing() -> None:
+    """Fifty people type at once into a pool that holds a few drafts; whoever commits is answered as ever."""
+    rng = random.Random(0)
+    topology = plain()
+    core = core_for(topology, kv_tokens=512)
+    sessions = [core.open(topology, seed=9) for _ in range(50)]
+    texts = [f"This is what number {number} says." for number in range(50)]
+    for length in range(4, 40, 4):
+        for conversation, text in zip(sessions, texts, strict=True):
+            core.do(conversation, "snapshot", {"user": text[:length]})
+        for _ in range(3):
+            report = core.step(sessions)
+            core.cache.pool.check_integrity()
+            assert not report.failures
+    order = list(range(50))
+    rng.shuffle(order)
+    for number in order:
+        core.do(sessions[number], "commit", {"user": texts[number]})
+    for _ in range(1500):
+        if all(conversation.turn_is_over for conversation in sessions):
+            break
+        report = core.step(sessions)
+        core.cache.pool.check_integrity()
+        assert not report.failures
+    for number in (0, 17, 49):
+        _, expected = fresh(topology, {"user": texts[number]})
+        found = sessions[number].transcript
+        assert [row.cells for row in found.rows] == [row.cells for row in expected.transcript.rows]
+    assert all(conversation.turn == 1 for conversation in sessions)
+
+
+def test_drafts_leave_the_steps_to_those_who_wait() -> None:
+    """A session that answers makes a row in every step, and no draft is in its forwards."""
+    topology = plain()
+    core = core_for(topology)
+    drafting, paying = core.open(topology, seed=9), core.open(topology, seed=9)
+    core.do(drafting, "snapshot", {"user": "Say something long."})
+    core.do(paying, "tell", {"user": "Say it."})
+    while not paying.turn_is_over:
+        before = drafting.counts.computed if drafting.counts is not None else 0
+        report = core.step([drafting, paying])
+        assert report.num_items <= 1 or paying.turn_is_over
+        assert drafting.counts is not None
+        if paying.is_speaking:
+            assert drafting.counts.computed == before
+    for _ in range(5):
+        core.step([drafting, paying])
+    assert drafting.counts is not None
+    assert drafting.counts.drafted > 0
+
+
+def test_a_draft_stays_within_its_budget() -> None:
+    topology = plain()
+    core = core_for(topology)
+    conversation = core.open(topology, seed=9, most_drafted=3)
+    for text in ("Say it.", "Say it!", "Say it again."):
+        core.do(conversation, "snapshot", {"user": text})
+        for _ in range(20):
+            step(core, conversation)
+        assert not conversation.has_work
+        assert conversation.edit is not None
+        assert conversation.edit.num_drafted <= 3 + 8  # what is ahead of one forward may pass it
+    core.do(conversation, "commit")
+    finish(core, conversation)
+    check_same(core, conversation, *fresh(topology, {"user": "Say it again."}))
+
+
+def test_text_that_never_fits_is_refused_and_the_snapshot_before_counts() -> None:
+    topology = plain()
+    core = core_for(topology)
+    conversation = core.open(topology, seed=9)
+    core.do(conversation, "snapshot", {"user": "Say it."})
+    with pytest.raises(ContextOverflowError, match="the snapshot before it still counts"):
+        core.do(conversation, "snapshot", {"user": "Say it. " * 100_000})
+    core.do(conversation, "commit")
+    finish(core, conversation)
+    check_same(core, conversation, *fresh(topology, {"user": "Say it."}))
