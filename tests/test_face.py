@@ -18,6 +18,7 @@ def test_the_face_is_deliberate() -> None:
         "Session",
         "Topology",
         "Transcript",
+        "Workflow",
         "__version__",
         "errors",
         "generate",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from braid.model.loading import load
     from braid.sessions.generate import Result, generate
     from braid.sessions.session import Engine, Session
+    from braid.sessions.workflow import Workflow
     from braid.streams.presets import topology
     from braid.streams.sampling import SamplingSpec
     from braid.streams.topology import Topology
@@ -33,6 +34,7 @@ __all__ = [
     "Session",
     "Topology",
     "Transcript",
+    "Workflow",
     "__version__",
     "errors",
     "generate",
@@ -47,6 +49,7 @@ _HOMES = {
     "Session": "braid.sessions.session",
     "Topology": "braid.streams.topology",
     "Transcript": "braid.streams.transcript",
+    "Workflow": "braid.sessions.workflow",
     "generate": "braid.sessions.generate",
     "load": "braid.model.loading",
     "topology": "braid.streams.presets",

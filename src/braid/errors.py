@@ -50,6 +50,8 @@
     ├── TrainingError                a training run that cannot begin or go on
     │   ├── RecipeError
     │   └── DivergedError
+    ├── WorkflowError                a graph of model calls that cannot be
+    │   └── StageError
     └── UnsupportedByBackend
 
 Each class has an `exit_code` for the command line and a `code` for the wire; both are stable. A message says
@@ -96,6 +98,7 @@ __all__ = [
     "ServerError",
     "SessionClosedError",
     "SessionError",
+    "StageError",
     "StreamClosedError",
     "TokenizerError",
     "TooLargeError",
@@ -112,6 +115,7 @@ __all__ = [
     "UnsupportedModelError",
     "WeightsCorruptError",
     "WeightsMissingError",
+    "WorkflowError",
 ]
 
 
@@ -491,6 +495,24 @@ class DivergedError(TrainingError):
 
     exit_code = 107
     code = "training.diverged"
+
+
+class WorkflowError(BraidError, ValueError):
+    """A workflow that cannot be: a cycle, a name that nothing has, a template that cannot be read."""
+
+    exit_code = 110
+    code = "workflow"
+
+
+class StageError(WorkflowError):
+    """A stage of a workflow has failed; `stage` is its name, and the cause is chained."""
+
+    exit_code = 111
+    code = "workflow.stage"
+
+    def __init__(self, message: str, stage: str = "") -> None:
+        super().__init__(message)
+        self.stage = stage
 
 
 class UnsupportedByBackend(BraidError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +17,7 @@ from braid.streams.events import (
     DeltaEvent,
     ErrorEvent,
     Event,
+    Reuse,
     RowEvent,
     StateEvent,
     TurnEvent,
@@ -41,6 +42,7 @@ class ScriptedSession:
         """Raised by the next verb."""
         self.reads_at_once = True
         self.turn = 0
+        self.snapshots: dict[str, str] = {}
         self._events: list[Event] = []
         self._news = anyio.Event()
 
@@ -73,9 +75,9 @@ class ScriptedSession:
         """Text of an output, in a piece of its own."""
         self.happen(DeltaEvent(t=0, stream=label, text=text, tokens=[]))
 
-    def end_turn(self) -> None:
+    def end_turn(self, reuse: Reuse | None = None) -> None:
         """The answers are complete."""
-        self.happen(TurnEvent(t=len(self.transcript.rows), turn=self.turn))
+        self.happen(TurnEvent(t=len(self.transcript.rows), turn=self.turn, reuse=reuse))
         self.turn += 1
 
     def say(self, text: str, label: str = "output") -> None:
@@ -100,6 +102,16 @@ class ScriptedSession:
 
     async def end(self, stream: str | None = None) -> None:
         await self._do("end")
+
+    async def snapshot(self, texts: Mapping[str, str]) -> None:
+        await self._do(f"snapshot:{''.join(texts.values())}")
+        self.snapshots = {**self.snapshots, **texts}
+
+    async def commit(self) -> None:
+        await self._do("commit")
+        if self.reads_at_once:
+            self.row(**self.snapshots)
+        self.snapshots = {}
 
     async def interrupt(self, stream: str | None = None) -> None:
         await self._do("interrupt")

@@ -81,10 +81,11 @@ async def screen(
     pause_s: float = 60,
     save: Path | None = None,
     is_live: bool = True,
+    reads_ahead: bool = False,
 ) -> AsyncIterator[Screen]:
     left = list(sessions) or [ScriptedSession()]
     session = left[0]
-    controller = ChatController(lambda: left.pop(0), save=save, is_live=is_live)
+    controller = ChatController(lambda: left.pop(0), save=save, is_live=is_live, reads_ahead=reads_ahead)
     app = ChatApp(controller, name="scripted · think-aloud", theme=theme, pause_s=pause_s)
     async with app.run_test(size=size, notifications=True) as pilot:
         shown = Screen(app, pilot, session)
@@ -117,6 +118,22 @@ async def test_what_was_released_cannot_be_brought_back() -> None:
         await shown.press("ctrl+z", "ctrl+z", "home", "backspace")
         assert shown.session.asked == ["write:How"]
         assert "How" not in shown.line
+
+
+@anyio_test
+async def test_a_question_that_is_read_ahead_stays_in_the_line() -> None:
+    async with screen(reads_ahead=True, pause_s=0.05) as shown:
+        await shown.type("Hello you")
+        await shown.pilot.pause(0.2)
+        assert shown.line == "Hello you"
+        assert shown.session.asked[-1] == "snapshot:Hello you"
+        await shown.press("backspace")
+        await shown.pilot.pause(0.2)
+        assert shown.session.asked[-1] == "snapshot:Hello yo"
+        await shown.press("enter")
+        assert shown.line == ""
+        assert shown.session.asked[-2:] == ["snapshot:Hello yo", "commit"]
+        assert "write:" not in "".join(shown.session.asked)
 
 
 @anyio_test
@@ -486,6 +503,7 @@ def test_a_full_pool_has_its_own_exit_code_and_keeps_what_was_said(
         (["--save", "no/such/folder/talk.jsonl"], TranscriptError),
         (["--copies", "thought=many"], InputError),
         (["--dtype", "float8"], InputError),
+        (["--topology", "agent", "--read-ahead"], InputError),
         (["--kv-tokens", "8"], PoolTooSmallError),
     ],
 )

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braid.cli.talk import ChatController, TalkState, split_words
+from braid.cli.talk.contents import status
 from braid.cli.talk.line_mode import LineMode, lines_of
 from braid.errors import BraidError, InputError, PoolFullError, UnsupportedByBackend
-from braid.streams.events import CellData, RowEvent, parse_event
+from braid.streams.events import CellData, Reuse, RowEvent, parse_event
 from braid.streams.presets import topology
 from braid.streams.topology import Topology
 from braid.streams.transcript import Transcript
@@ -174,6 +175,56 @@ async def test_whole_lines_go_at_enter() -> None:
         assert talk.line == "How many apples?"
         await talk.ask("")
         assert talk.session.asked == ["write:How many apples?", "end"]
+
+
+@anyio_test
+async def test_a_question_is_read_ahead_and_committed_at_enter() -> None:
+    async with talking(reads_ahead=True) as talk:
+        talk.type("Why is")
+        talk.controller.look(talk.line)
+        await settle()
+        talk.type(" it")
+        talk.controller.look(talk.line)
+        talk.type(" blue?")
+        talk.controller.look(talk.line)  # before the one before has gone
+        await settle()
+        assert talk.line == "Why is it blue?" and not talk.state.turns
+        talk.enter()
+        await settle()
+        assert talk.line == ""
+        assert talk.session.asked == [
+            "snapshot:Why is",
+            "snapshot:Why is it blue?",
+            "snapshot:Why is it blue?",
+            "commit",
+        ]
+        talk.controller.look("An aside")  # of what is being answered nothing can change
+        talk.enter("An aside")
+        await settle()
+        assert talk.session.asked[4:] == ["write:\nAn aside", "end"]
+        talk.session.say("It is.")
+        talk.session.end_turn(Reuse(read=5, reused=4, drafted=9, kept=3, accepted=2))
+        await settle()
+        assert "ahead of Enter 4 of 5 read, 3 of 9 drafted kept, 2 guessed right" in str(
+            status(talk.state, 0)
+        )
+
+
+@anyio_test
+async def test_a_question_that_is_refused_returns_to_the_line() -> None:
+    async with talking(reads_ahead=True) as talk:
+        talk.type("Why?")
+        talk.session.refusal = InputError("no")
+        talk.controller.look(talk.line)
+        await settle()
+        assert not talk.told and talk.session.asked == []  # Enter will tell
+        talk.session.refusal = InputError("no")
+        talk.enter()
+        await settle()
+        assert (talk.told, talk.returned) == (["no"], ["Why?"])
+        talk.enter("Why?")
+        await settle()
+        assert talk.session.asked == ["snapshot:Why?", "commit"]
 
 
 @anyio_test

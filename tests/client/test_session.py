@@ -80,9 +80,16 @@ async def test_editable_input(server: Serving) -> None:
             await session.write("user", "hi")
         await session.snapshot({"user": "no"})
         await session.rollback()
-        await session.snapshot({"user": "yes"})
+        await session.suggest("output", "Hello there.")
+        await session.snapshot({"user": "yes"}, mode="repair")
         await session.commit()
-        assert (await session.wait_for_turn()).tokens["user"] == 3
+        turn = await session.wait_for_turn()
+        assert turn.tokens["user"] == 3
+        assert turn.reuse is not None and turn.reuse.mode == "repair" and turn.reuse.accepted > 0
+    async with connect(server.ws_url) as client:
+        with pytest.raises(InputError, match="this server allows 256"):
+            async with client.open("plain", input="editable", most_drafted=1000):
+                pass
 
 
 async def test_tools_of_the_client_answer_by_themselves(server: Serving) -> None:

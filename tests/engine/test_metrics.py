@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from braid.engine import metrics as metrics_module
 from braid.engine.metrics import EngineMetrics, StepFigures
+from braid.streams.events import Reuse
 
 
 def busy_engine() -> EngineMetrics:
@@ -29,6 +30,10 @@ def busy_engine() -> EngineMetrics:
     metrics.evicted("session")
     metrics.evicted("prefix", 3)
     metrics.preempted()
+    metrics.committed(
+        Reuse(reused=9, repaired=4, recomputed=2, drafted=8, kept=5, accepted=3, wasted=7, fallbacks=1)
+    )
+    metrics.committed(Reuse(drift=0.02))
     metrics.tool_call("timeout", 30.0)
     metrics.error("cache.full")
     metrics.slow_consumer("paused")
@@ -72,6 +77,16 @@ def test_every_occasion_moves_its_figures() -> None:
         "braid_first_token_seconds_sum": 0.3,
         "braid_first_answer_token_seconds_count": 1,
         "braid_first_answer_token_seconds_sum": 0.5,
+        'braid_committed_tokens_total{how="reused"}': 9,
+        'braid_committed_tokens_total{how="repaired"}': 4,
+        'braid_committed_tokens_total{how="recomputed"}': 2,
+        'braid_draft_tokens_total{fate="drafted"}': 8,
+        'braid_draft_tokens_total{fate="kept"}': 5,
+        'braid_draft_tokens_total{fate="accepted"}': 3,
+        'braid_draft_tokens_total{fate="wasted"}': 7,
+        "braid_edit_fallbacks_total": 1,
+        "braid_edit_drift_count": 1,
+        "braid_edit_drift_sum": 0.02,
         'braid_tool_calls_total{status="timeout"}': 1,
         "braid_tool_call_seconds_count": 1,
         "braid_tool_call_seconds_sum": 30,

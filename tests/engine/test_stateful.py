@@ -25,7 +25,8 @@ from braid.engine.core import EngineCore
 from braid.engine.journal import Journal, replay
 from braid.engine.record import LedgerLine, as_event
 from braid.engine.scheduler import SchedulerPolicy
-from braid.errors import BraidError, CacheError, InputError, SessionError
+from braid.errors import BraidError, CacheError, InputError, RegimeError, SessionError
+from braid.streams.events import TurnEvent
 from braid.streams.patterns import Striped, Window
 from braid.streams.stream_spec import AdaptiveWait, Trigger
 from braid.streams.topology import StreamSpec, Topology
@@ -58,7 +59,9 @@ def lines_of(conversation: Conversation) -> list[Any]:
 
 
 def events_of(conversation: Conversation) -> list[Any]:
-    return [as_event(news) for news in conversation.record._news if not isinstance(news, LedgerLine)]
+    """What has happened; what reading ahead has cost is not in the ledger."""
+    events = [as_event(news) for news in conversation.record._news if not isinstance(news, LedgerLine)]
+    return [e.model_copy(update={"reuse": None}) if isinstance(e, TurnEvent) else e for e in events]
 
 
 def lasting(state: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -137,6 +140,29 @@ class Life(RuleBasedStateMachine):
             self.step_once([conversation])
 
     @precondition(lambda self: self.sessions)
+    @rule(
+        index=which,
+        stream=which,
+        text=texts,
+        verb=st.sampled_from(["snapshot", "snapshot", "snapshot", "commit", "rollback"]),
+        mode=st.sampled_from(["exact", "repair", "reuse"]),
+        count=st.integers(0, 6),
+    )
+    def edit(self, index: int, stream: int, text: str, verb: str, mode: str, count: int) -> None:
+        """A turn whose input changes, and is committed or taken back."""
+        conversation = self.some(index)
+        names = conversation.topology.input_names
+        given = {names[stream % len(names)]: text}
+        if verb == "snapshot":
+            self.do(conversation, "snapshot", given, mode)
+        elif verb == "commit":
+            self.do(conversation, "commit", given if stream % 2 else None)
+        else:
+            self.do(conversation, "rollback")
+        for _ in range(count):
+            self.step_once([conversation])
+
+    @precondition(lambda self: self.sessions)
     @rule(index=which, lane=which, verb=verbs)
     def say(self, index: int, lane: int, verb: str) -> None:
         self.say_to(self.some(index), lane, verb)
@@ -170,6 +196,10 @@ class Life(RuleBasedStateMachine):
     @rule(index=which)
     def fork(self, index: int) -> None:
         source = self.open_sessions[index % len(self.core.conversations)]
+        if source.edit is not None:
+            with pytest.raises(RegimeError):
+                self.core.fork(source)
+            return
         twin = self.core.fork(source)
         assert twin.transcript == source.transcript
         self.sessions.append(twin)
@@ -196,8 +226,8 @@ class Life(RuleBasedStateMachine):
         source = old[index % len(old)]
         lines = self.past.get(source.number, []) + lines_of(source)
         events, state = events_of(source), state_of(self.core, source)
-        if not lines:
-            return  # nothing has happened to it
+        if not lines or source.edit is not None:
+            return  # nothing has happened to it, or nothing that another process would know
         is_torn = is_torn and lines[-1][0] == "told"
         if is_torn:
             del lines[-1]
@@ -291,6 +321,8 @@ class Life(RuleBasedStateMachine):
         """Nobody is stuck: with the pool to themselves, all get on, or fail for want of a larger one."""
         for conversation in self.open_sessions:
             for name in conversation.topology.input_names:
+                if conversation.edit is not None:
+                    self.do(conversation, "commit", {name: "the end "})
                 self.do(conversation, "write", name, "the end ")
             self.do(conversation, "end")
         for _ in range(3000):

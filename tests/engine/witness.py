@@ -10,7 +10,7 @@ from hypothesis import Phase
 from torch import Tensor
 
 from braid.checks.subject import RecordingBackend
-from braid.engine.backend import PREAMBLE, Fork, Op
+from braid.engine.backend import PREAMBLE, Fork, ItemResult, Op
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore, StepReport
 from braid.engine.journal import Journal
@@ -81,6 +81,23 @@ class WitnessCore(EngineCore):
         super().__init__(self.witness, policy=policy, journal=journal)
         self.model = model
 
+    def _follow(self, conversation: Conversation, now: float) -> bool:
+        is_released = super()._follow(conversation, now)
+        self._unsee(conversation)
+        return is_released
+
+    def _advance(self, conversation: Conversation, result: ItemResult, now: float) -> int:
+        num_ahead = super()._advance(conversation, result, now)
+        self._unsee(conversation)
+        return num_ahead
+
+    def _unsee(self, conversation: Conversation) -> None:
+        """Rows that were taken back, or computed ahead and did not come, are in no transcript."""
+        for seen in (self.witness.seen, self.witness.probed):
+            rows: Any = seen.get(conversation.number, {})
+            for key in [key for key in rows if key[0] >= conversation.record.t]:
+                del rows[key]
+
     def difference(self, conversation: Conversation) -> float:
         """The largest difference of a logit of this session from the dense oracle's.
 
@@ -97,6 +114,8 @@ class WitnessCore(EngineCore):
             else:
                 del found[t, label]
         expected = reference_logits(self.model, conversation.topology, transcript, probes=probes)
+        if conversation.counts is not None:  # what was drafted and taken back is in no transcript
+            found = {key: logits for key, logits in found.items() if key in expected}
         return largest_difference(found, expected) if found else 0.0
 
     def was_asked(self, conversation: Conversation) -> bool:

@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from braid.client import protocol as wire
 from braid.errors import InputError
-from braid.streams.events import CellData
+from braid.streams.events import CellData, Reuse
 from braid.streams.presets import topology as preset
 from braid.streams.topology import Topology
 from tests.server.serving import Serving, null_engine
@@ -162,7 +162,7 @@ class _Session:
         self.first: dict[str, tuple[int, float]] = {}
         self.rows_of_turn = 0
         self.tokens: dict[str, int] = {}
-        self.is_interrupted = False
+        self.is_interrupted = self.is_committed = False
 
     def begin(self) -> None:
         """Say that it is there, and start its clock."""
@@ -209,6 +209,7 @@ class _Session:
         elif isinstance(command, wire.Commit):
             self._read("user", self.draft)
             self.draft = ""
+            self.is_committed = True
             self._end()
         elif isinstance(command, wire.End):
             self._end()
@@ -308,6 +309,9 @@ class _Session:
             tnft=max(0, outer[0][0] - self.last_read) if outer else None,
             ttft_s=max(0.0, min(anything) - self.ended_at) if anything else None,
             ttfat_s=outer[0][1] - self.ended_at if outer else None,
+            reuse=Reuse(read=4, reused=3, kept=2, accepted=5, computed=20, wasted=6)
+            if self.is_committed
+            else None,
         )
         self.turn += 1
         self._begin_turn()

@@ -164,6 +164,31 @@ def test_editable_input_sends_snapshots_and_commits(page: Any, scripted: Scripte
     expect(page.locator("#log .said")).to_have_text("Sally has four apples")
 
 
+def test_what_is_typed_during_a_committed_answer_is_sent_after_it(page: Any, scripted: Scripted) -> None:
+    scripted.answer = lambda _question: " word" * 200
+    page.locator("#open-setup").click()
+    page.locator("#topology").select_option("plain")
+    expect(page.locator("#input-kind")).to_have_value("editable")  # nobody speaks before Enter
+    page.locator("#setup-apply").click()
+    box = page.locator("#words")
+    box.fill("Talk")
+    page.keyboard.press("Enter")
+    expect(page.locator("#log .answer")).to_contain_text("word word")
+    box.press_sequentially("And then?", delay=30)
+    page.wait_for_timeout(200)
+    assert kinds(scripted, wire.Snapshot)[-1].streams == {"user": "Talk"}
+    page.keyboard.press("Enter")
+    expect(page.locator("#hint")).to_contain_text("when the answer is complete")
+    expect(page.locator("#figures-title")).to_have_text("Turn 2", timeout=30_000)
+    expect(page.locator("#log .said")).to_have_text(["Talk", "And then?"])
+    commits = [index for index, each in enumerate(scripted.commands) if isinstance(each, wire.Commit)]
+    assert len(commits) == 2
+    assert kinds(scripted, wire.Snapshot)[-1].streams == {"user": "And then?"}
+    expect(page.locator("#reuse")).to_have_text(
+        "Ahead of Enter: 3 of 4 input tokens read, 2 of the answer drafted, 5 guessed right, 6 of 20 computed in vain."
+    )
+
+
 def test_the_setup_reaches_the_session(page: Any, scripted: Scripted) -> None:
     page.keyboard.press("Tab")
     page.locator("#open-setup").click()

@@ -9,9 +9,9 @@ import typer
 
 from braid.cli.machine import DEFAULT_MODEL, DtypeOption, ModelOption, ThreadsOption, load_model
 from braid.cli.progress import progress_bar
-from braid.cli.report import JsonOption, print_json
+from braid.cli.report import INTERRUPTED, JsonOption, print_json
 
-__all__ = ["app", "codewords", "fallback", "overhead", "rows", "serve", "sessions", "training"]
+__all__ = ["app", "codewords", "fallback", "overhead", "rows", "serve", "sessions", "training", "typing"]
 
 app = typer.Typer(
     rich_markup_mode="rich",
@@ -64,6 +64,14 @@ _TRAINING_EXAMPLES = """[bold]Examples[/]
 braid bench training
 
 braid bench training recipe.yaml --rounds 30 --threads 2 --json"""
+
+_TYPING_EXAMPLES = """[bold]Examples[/]
+
+braid bench typing --n 20
+
+braid bench typing --kinds middle=2,edits --baselines fresh --json
+
+braid bench typing --traces mine.jsonl --speed 1"""
 
 
 @app.command(epilog=_ROWS_EXAMPLES)
@@ -268,3 +276,80 @@ def training(
         figures = bench_training(wanted, queries=queries, rounds=rounds, on_round=advance).to_dict()
     print_figures(training_table(figures), to_stderr=json)
     print_json(figures)
+
+
+@app.command(epilog=_TYPING_EXAMPLES)
+def typing(
+    model: ModelOption = DEFAULT_MODEL,
+    traces: Annotated[
+        Path | None, typer.Option(help="A file of traces; made ones if left out.", show_default=False)
+    ] = None,
+    n: Annotated[
+        int, typer.Option("--n", min=1, help="Made traces, or the first so many of the file.")
+    ] = 100,
+    seed: Annotated[int, typer.Option(help="Of the made traces.")] = 0,
+    kinds: Annotated[
+        str | None,
+        typer.Option(
+            help="Kinds of made traces, each with its share if not 1: typing,middle=2. A mix of all by default.",
+            show_default=False,
+        ),
+    ] = None,
+    baselines: Annotated[
+        str, typer.Option(help="What is measured beside it: read-ahead, append, fresh; none is always.")
+    ] = "read-ahead,append,fresh",
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="Of one more way, where the last edit is in the middle: repair or reuse; exact adds none."
+        ),
+    ] = "repair",
+    answer_tokens: Annotated[
+        int,
+        typer.Option(
+            min=1, help="The longest answer; every way but the first token pays for a longer one alike."
+        ),
+    ] = 48,
+    topology: Annotated[str, typer.Option(help="A preset of views, or a YAML file.")] = "plain",
+    speed: Annotated[
+        float | None,
+        typer.Option(
+            help="Play in real time, so many times as fast as it was typed; else the clock skips what is idle.",
+            show_default=False,
+        ),
+    ] = None,
+    llama_server: Annotated[
+        str | None,
+        typer.Option(help="Address of a llama.cpp server with the same model.", show_default=False),
+    ] = None,
+    dtype: DtypeOption = "auto",
+    threads: ThreadsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Replay people who type, and compare reading and drafting ahead with what applications do without.
+
+    Every trace is answered in every way, in turns. Forwards take what they really take; time in which there is nothing
+    to do is skipped. Ways that draft leave little of it, so that all ways together take about three times as long as
+    was typed. Ctrl-C ends it with what was measured so far. The machine should be idle.
+    """
+    from braid.bench.typing_command import bench_typing, chosen_traces, chosen_ways
+    from braid.bench.typing_table import typing_markdown
+
+    wanted = chosen_traces(traces, n=n, seed=seed, kinds=kinds)
+    ways = chosen_ways(baselines, mode)
+    loaded = load_model(model, dtype=dtype, device="cpu", threads=threads)
+    with progress_bar("traces") as advance:
+        figures = bench_typing(
+            loaded,
+            wanted,
+            ways=ways,
+            topology=topology,
+            answer_tokens=answer_tokens,
+            speed=speed,
+            llama_server=llama_server,
+            on_progress=advance,
+        )
+    typer.echo(typing_markdown(figures), err=json)
+    print_json(figures)
+    if not figures["is_complete"]:
+        raise typer.Exit(INTERRUPTED)

@@ -55,6 +55,14 @@ def chat(
     whole: Annotated[
         bool, typer.Option("--whole", help="Send a line at Enter, and not word by word as it is typed.")
     ] = False,
+    read_ahead: Annotated[
+        bool | None,
+        typer.Option(
+            "--read-ahead/--no-read-ahead",
+            help="Keep a question in the line until Enter, and read and draft ahead of it; by default where the "
+            "topology has one input and one output, so that nothing is said before Enter anyway.",
+        ),
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option(help="Write the transcript to this file after every turn; replaces the file."),
@@ -86,17 +94,18 @@ def chat(
 ) -> None:
     """Talk with a model that reads while you type, thinks beside its answer, and can be interrupted.
 
-    In a terminal, what you type goes to the model word by word, also while it speaks; F1 has the keys. Elsewhere each
-    line of standard input is a turn: answers go to standard output, and what inner streams say to standard error.
-    With --json, every event is a line of standard output.
+    In a terminal, what you type goes to the model word by word, also while it speaks, or is read ahead until you press
+    Enter, see --read-ahead; F1 has the keys. Elsewhere each line of standard input is a turn: answers go to standard
+    output, and what inner streams say to standard error. With --json, every event is a line of standard output.
     """
     from braid.cli.inputs import parse_copies
     from braid.cli.talk import ChatController
     from braid.streams.presets import topology as as_topology
 
     on_screen = not json and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
-    is_live = on_screen and not whole
     chosen, main = as_topology(topology), _main_input(as_topology(topology))
+    reads_ahead = _reads_ahead(chosen, read_ahead, whole=whole) and on_screen
+    is_live = on_screen and not whole and not reads_ahead
     chosen = _for_typing(chosen, main) if is_live else chosen
     sampling = sampling_of(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty
@@ -114,6 +123,7 @@ def chat(
         partial(engine.open, chosen, seed=seed, copies=num_copies, sampling=sampling),
         main=main,
         is_live=is_live,
+        reads_ahead=reads_ahead,
         max_rows=max_rows or ROWS_AFTER_INPUT,
         save=save,
     )
@@ -154,6 +164,24 @@ def _main_input(topology: Topology) -> str:
     if not topology.input_names:
         raise InputError("this topology has no input stream, so that nobody can talk to it")
     return "user" if "user" in topology.input_names else topology.input_names[0]
+
+
+def _reads_ahead(topology: Topology, wanted: bool | None, *, whole: bool) -> bool:
+    """Whether a question may change until Enter, and is read ahead until then.
+
+    Raises:
+        InputError: It is wanted, and there are inputs besides the one that a person speaks in.
+    """
+    from braid.errors import InputError
+
+    has_one_input = len(topology.input_names) == 1
+    if wanted and not has_one_input:
+        raise InputError(
+            f"--read-ahead is for topologies with one input, and this one has {', '.join(topology.input_names)}; "
+            "leave it out"
+        )
+    suits = has_one_input and len(topology.output_names) == 1 and not whole
+    return suits if wanted is None else wanted
 
 
 def _for_typing(topology: Topology, main: str) -> Topology:

@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from braid.errors import InputError
-from braid.streams.events import CellData, StreamState, TokenOdds
+from braid.streams.events import CellData, Reuse, StreamState, TokenOdds
 from braid.streams.sampling import SamplingSpec
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "ServerMessage",
     "Snapshot",
     "State",
+    "Suggest",
     "ToolCall",
     "ToolResult",
     "ToolSpec",
@@ -113,7 +114,10 @@ class Open(_Command):
         seed: of all sampling noise.
         copies: parallel copies of streams that allow them.
         sampling: by output stream, instead of the topology's.
-        input: `live`: what is written is read at once; `editable`: snapshots, nothing of which counts before `commit`.
+        input: `live`: what is written is read at once; `editable`: snapshots, which are read and drafted ahead, and of
+            which nothing counts before `commit`.
+        most_drafted: tokens that the outputs may say ahead of the commit, in each draft; 0 reads ahead alone, None
+            leaves it to the server.
         history: chat messages before the session's first turn, for topologies of views.
         tools: functions that the client runs; the topology needs a `tool_call` and a `tool_result` stream.
         forces_answers: make an output speak that owes an answer when everything else is silent.
@@ -129,6 +133,7 @@ class Open(_Command):
     copies: dict[str, Annotated[int, Field(ge=1, le=64)]] = Field(default_factory=dict[str, int])
     sampling: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
     input: Literal["live", "editable"] = "live"
+    most_drafted: _Count | None = None
     history: Annotated[list[dict[str, Any]], Field(max_length=10_000)] = Field(
         default_factory=list[dict[str, Any]]
     )
@@ -187,14 +192,18 @@ class Snapshot(_Command):
 
     Args:
         streams: whole text by input stream; those that are not named stay as they are.
+        mode: what may be kept of what stands behind an edit: nothing (`exact`), all that has drifted little once a
+            window behind the edit is computed anew (`repair`), or nearly all of it, unless the edit changes a fact
+            (`reuse`).
     """
 
     type: Literal["snapshot"] = "snapshot"
     streams: Annotated[dict[str, str], Field(min_length=1)]
+    mode: Literal["exact", "repair", "reuse"] = "exact"
 
 
 class Commit(_Command):
-    """What the last snapshot says will not change any more; it is answered now."""
+    """What the last snapshot says will not change any more; its answer is told now."""
 
     type: Literal["commit"] = "commit"
 
@@ -203,6 +212,14 @@ class Rollback(_Command):
     """Forget all snapshots since the last commit."""
 
     type: Literal["rollback"] = "rollback"
+
+
+class Suggest(_Command):
+    """What an output is likely to say, from an application that knows; it is verified, and changes nothing but time."""
+
+    type: Literal["suggest"] = "suggest"
+    stream: str
+    text: str
 
 
 class Interrupt(_Command):
@@ -270,6 +287,7 @@ Command = Annotated[
     | Snapshot
     | Commit
     | Rollback
+    | Suggest
     | Interrupt
     | Cancel
     | Force
@@ -384,6 +402,7 @@ class Turn(_Told):
         cached_tokens: tokens that were not computed because another session had computed them.
         tnft: rows between the last input token and the first answer token.
         ttft_s, ttfat_s: seconds from the end of input to the first token, and to the first answer token.
+        reuse: of a turn that was committed: what was computed ahead of the commit, and what that has cost.
     """
 
     type: Literal["turn"] = "turn"
@@ -395,6 +414,7 @@ class Turn(_Told):
     tnft: _Count | None = None
     ttft_s: float | None = None
     ttfat_s: float | None = None
+    reuse: Reuse | None = None
 
 
 class Closed(_Told):

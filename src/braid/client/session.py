@@ -69,6 +69,7 @@ class Client:
         model: str | None = None,
         seed: int = 0,
         input: Literal["live", "editable"] = "live",  # noqa: A002 (as the protocol has it)
+        most_drafted: int | None = None,
         show: Literal["external", "all"] = "external",
         rows: bool = False,
         max_rows: int | None = None,
@@ -79,7 +80,7 @@ class Client:
         Args:
             topology: Name of a preset, or the streams as plain data.
             tools: Functions that run here when the model calls them, by name; results come back by themselves.
-            sampling, history, copies, model, seed, input, show, rows, max_rows, forces_answers: See
+            sampling, history, copies, model, seed, input, most_drafted, show, rows, max_rows, forces_answers: See
                 `braid.client.protocol.Open`.
 
         Raises:
@@ -96,6 +97,7 @@ class Client:
             "model": model,
             "seed": seed,
             "input": input,
+            "most_drafted": most_drafted,
             "show": show,
             "rows": rows,
             "max_rows": max_rows,
@@ -214,17 +216,30 @@ class Session:
         """Feed what `write` holds back because it could still merge with what follows."""
         await self._line.ask(lambda i: protocol.Flush(id=i, stream=stream))
 
-    async def snapshot(self, streams: Mapping[str, str]) -> None:
-        """Say all that inputs hold so far, in a session with editable input; the newest wins."""
-        await self._line.ask(lambda i: protocol.Snapshot(id=i, streams=dict(streams)))
+    async def snapshot(
+        self, streams: Mapping[str, str], *, mode: Literal["exact", "repair", "reuse"] = "exact"
+    ) -> None:
+        """Say all that inputs hold so far, in a session with editable input; the newest wins.
+
+        It is read ahead, and its answer drafted; nobody hears of that before `commit`.
+
+        Args:
+            streams: Whole text by input stream; those that are not named stay as they are.
+            mode: What may be kept of what stands behind an edit, see `braid.client.protocol.Snapshot`.
+        """
+        await self._line.ask(lambda i: protocol.Snapshot(id=i, streams=dict(streams), mode=mode))
 
     async def commit(self) -> None:
-        """Say that the last snapshot will not change any more; it is answered now."""
+        """Say that the last snapshot will not change any more; its answer is told now."""
         await self._line.ask(lambda i: protocol.Commit(id=i))
 
     async def rollback(self) -> None:
         """Forget all snapshots since the last commit."""
         await self._line.ask(lambda i: protocol.Rollback(id=i))
+
+    async def suggest(self, stream: str, text: str) -> None:
+        """Say what an output is likely to say; it is verified, and changes nothing but the time that it takes."""
+        await self._line.ask(lambda i: protocol.Suggest(id=i, stream=stream, text=text))
 
     async def interrupt(self, stream: str | None = None) -> None:
         """Force the end token of an output that speaks, or of all."""

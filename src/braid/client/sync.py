@@ -64,6 +64,7 @@ class SyncSession:
     snapshot = _blocking(Session.snapshot)
     commit = _blocking(Session.commit)
     rollback = _blocking(Session.rollback)
+    suggest = _blocking(Session.suggest)
     interrupt = _blocking(Session.interrupt)
     cancel = _blocking(Session.cancel)
     force = _blocking(Session.force)

@@ -44,6 +44,7 @@ __all__ = [
     "Capabilities",
     "Cell",
     "Close",
+    "Draft",
     "Draw",
     "Drop",
     "Dropped",
@@ -451,6 +452,29 @@ class SessionLook:
     """Tokens that were taken from what other sessions had computed."""
     reuse: Reuse | None = None
     """Of the editable turn that began last."""
+    num_accepted: int = 0
+    """Tokens that were said without a forward of their own, because a guess, or a suggestion, was right."""
+    num_rejected: int = 0
+    """Tokens of guesses that were tried and were wrong."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a session would answer to a snapshot, of which nobody hears before the commit.
+
+    Args:
+        inputs: The snapshot, by input stream.
+        texts: What each output has said to it so far.
+        is_complete: Whether that is all of the answer.
+        rests: Whether the draft's budget, or the room in the cache, is used up: nothing comes before the next snapshot.
+        num_tokens: That were computed for it and still stand, the input's among them.
+    """
+
+    inputs: Mapping[str, str]
+    texts: Mapping[str, str]
+    is_complete: bool
+    rests: bool
+    num_tokens: int
 
 
 @dataclass(frozen=True)
@@ -499,6 +523,10 @@ class SessionHandle(Protocol):
 
     def look(self) -> SessionLook:
         """How it stands."""
+        ...
+
+    def look_at_draft(self) -> Draft | None:
+        """What is drafted of the newest snapshot; None while there is nothing, and once it is committed."""
         ...
 
     def events(self) -> AsyncIterator[Event]:

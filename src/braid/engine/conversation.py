@@ -27,6 +27,7 @@ from braid.engine.backend import (
     Backend,
     Cell,
     Close,
+    Draft,
     Draw,
     Drop,
     Entry,
@@ -67,7 +68,7 @@ from braid.errors import (
 )
 from braid.model.chat import Chat
 from braid.streams.entries import LifeEvent
-from braid.streams.events import Event, StreamState, TokenOdds
+from braid.streams.events import Event, Reuse, StreamState, TokenOdds
 from braid.streams.stream_spec import AdaptiveWait, Trigger
 from braid.streams.text import require_whole
 from braid.streams.topology import Topology
@@ -84,7 +85,7 @@ REFILL_CHUNK = 128
 BEGINNING = 16
 """Tokens by which the beginnings of two sessions are compared."""
 
-DRIFT_BOUND = 0.3
+DRIFT_BOUND = 0.05
 """How far keys and values may be from what they should be, by the estimate of `Backend.deviation`."""
 
 EVERYTHING = Grant(-1, 1 << 30, True)
@@ -220,6 +221,8 @@ class Conversation:
         self._coming: NextRows | None = None
         self.edit: EditableTurn | None = None
         """The turn whose input may still change, until it is committed and released."""
+        self.finished: Reuse | None = None
+        """Of an editable turn that is over, until the metrics have it."""
         self.counts: Counts | None = None
         """Of the editable turn that began last."""
         self.most_drafted = most_drafted
@@ -232,6 +235,8 @@ class Conversation:
         self._ahead: list[StepAhead] = []
         """What the forward that is under way computes beyond the next step."""
         self._most_ahead = LEAST_AHEAD
+        self.num_accepted = self.num_rejected = 0
+        """Tokens that guesses brought, and those that were computed for nothing, in turns of either kind."""
         self._is_disturbed = False
         """Whether a verb has come during the forward."""
         self._told: tuple[int, ...] = ()
@@ -438,12 +443,8 @@ class Conversation:
         """`reuse`, or `exact` where an edit changes what is told rather than how: the old would shine through."""
         for stream, text in texts.items():
             before = edit.texts.get(stream, "")
-            change = None if text.startswith(before) else changes_a_fact(before, text)
-            if change is not None:
+            if not text.startswith(before) and changes_a_fact(before, text) is not None:
                 edit.counts.fallbacks += 1
-                self.record.notice(
-                    "fact_changed", f"{change}, so all behind the edit is computed anew", stream
-                )
                 return "exact"
         return "reuse"
 
@@ -604,7 +605,7 @@ class Conversation:
         twin._ahead = []  # noqa: SLF001 (of its own class)
         twin._coming = None  # noqa: SLF001 (of its own class)
         twin.ledger = None  # it would lack the past
-        twin.edit = None
+        twin.edit = twin.finished = None
         return twin
 
     def become(self, twin: Conversation) -> None:
@@ -691,6 +692,11 @@ class Conversation:
         """Where tokens are counted, if the turn under way is an editable one."""
         return self.counts if self._is_edited or self.edit is not None else None
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether a snapshot has come that it can follow now, and has not."""
+        return not self.is_closed and self.edit is not None and self.edit.is_outdated and self.has_ground
+
     def _restart_draft(self) -> None:
         if self.edit is not None:
             self.edit.restart()
@@ -728,6 +734,37 @@ class Conversation:
     def is_drafting(self) -> bool:
         """Whether all that it does may still be taken back."""
         return self.edit is not None and not self.edit.is_committed
+
+    @property
+    def draft(self) -> Draft | None:
+        """What is drafted of the newest snapshot; None while there is nothing, and once it is committed."""
+        edit = self.edit
+        if edit is None or edit.base is None or edit.is_outdated or edit.is_committed or edit.is_withdrawn:
+            return None
+        transcript, before = self.record.transcript, len(edit.base.record.transcript.entries)
+        return Draft(
+            dict(edit.texts),
+            {lane.label: transcript.text(lane.label, before) for lane in self.stage.outputs},
+            is_complete=self._has_said_all,
+            rests=edit.has_no_room or edit.num_drafted >= edit.most_drafted,
+            num_tokens=sum(step.num_tokens for step in edit.steps),
+        )
+
+    @property
+    def _has_said_all(self) -> bool:
+        """Whether the outputs of the turn under way would say nothing more if it were committed now."""
+        outputs = self.stage.open_outputs()
+        return (
+            self._in_turn
+            and not any(lane.queue for lane in self.stage.inputs)
+            and any(lane.phase in ("asleep", "silent") for lane in outputs)
+            and all(
+                lane.phase == "asleep"
+                or lane.may_never_start
+                or (lane.phase == "silent" and self._was_quiescent and not lane.must_speak)
+                for lane in outputs
+            )
+        )
 
     @property
     def kv_tokens(self) -> int:
@@ -993,6 +1030,7 @@ class Conversation:
             item, _ = self._make(self._coming, EVERYTHING, now)
             self._coming = None
             assert [entry.token_ids for entry in item.entries] == [entry.token_ids for entry in step.entries]
+            self.num_accepted += len(step.expected)
             if self._counted is not None:
                 self._counted.accepted += len(step.expected)
             if not self._ahead:
@@ -1006,6 +1044,7 @@ class Conversation:
         steps, self._ahead = self._ahead, []
         self._most_ahead = LEAST_AHEAD
         tokens = sum(len(entry.token_ids) for step in steps for entry in step.entries)
+        self.num_rejected += sum(len(step.expected) for step in steps)
         if self._counted is not None:
             self._counted.computed += tokens
             self._counted.wasted += tokens
@@ -1418,7 +1457,7 @@ class Conversation:
         self._point_cursors()
 
     def _end_turn(self) -> None:
-        reuse = None if self._counted is None else self._counted.told()
+        reuse = self.finished = None if self._counted is None else self._counted.told()
         self._in_turn = self._is_edited = False
         self.record.turn(self.turn, reuse)
         self.turn += 1

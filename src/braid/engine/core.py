@@ -54,6 +54,8 @@ class StepReport:
     """Seconds in all."""
     demanding: list[int] = field(default_factory=list[int])
     """Sessions, by number, that had something to do, served or not."""
+    released: list[int] = field(default_factory=list[int])
+    """Of them, those whose draft was released, or can begin now; they go on in the next step."""
     deferred: list[Conversation] = field(default_factory=list[Conversation])
     """Sessions that had to wait for room."""
     failures: list[tuple[Conversation, BaseException]] = field(
@@ -317,7 +319,10 @@ class EngineCore:
         by_number: dict[int, Conversation] = {}
         for conversation in conversations:
             try:
-                self._follow(conversation, now)
+                if self._follow(conversation, now):
+                    # What was drafted is told before anything else happens: it may call tools, which hold the turn.
+                    report.released.append(conversation.number)
+                    continue
             except Exception as error:  # noqa: BLE001 (of its own making: the others go on)
                 report.failures.append((conversation, as_braid_error(error)))
                 continue
@@ -328,10 +333,15 @@ class EngineCore:
             except Exception as error:  # noqa: BLE001 (of its own making, such as a predicate's: the others go on)
                 report.failures.append((conversation, as_braid_error(error)))
                 continue
+            if conversation.finished is not None and self.metrics is not None:
+                self.metrics.committed(conversation.finished)
+                conversation.finished = None
             if demand is not None:
                 demands.append(demand)
                 by_number[demand.session] = conversation
-        report.demanding = list(by_number)
+            elif conversation.is_behind:  # its cache has come back, and nothing else was to be done
+                report.released.append(conversation.number)
+        report.demanding = [*by_number, *report.released]
         try:
             return self._prepare_granted(conversations, demands, by_number, now, report)
         finally:
@@ -339,10 +349,12 @@ class EngineCore:
                 if conversation.ledger is not None:
                     conversation.ledger.end_step()
 
-    def _follow(self, conversation: Conversation, now: float) -> None:
-        """Bring an editable turn to its newest snapshot."""
-        if conversation.follow(now) and self.metrics is not None and conversation.is_first_due:
+    def _follow(self, conversation: Conversation, now: float) -> bool:
+        """Bring an editable turn to its newest snapshot; returns whether it was released."""
+        is_released = conversation.follow(now)
+        if is_released and self.metrics is not None and conversation.is_first_due:
             self._note_first_tokens(conversation, now, self.metrics)
+        return is_released
 
     def _prepare_granted(
         self,

@@ -72,7 +72,7 @@ class Ledger:
 
     def did(self, mark: tuple[int, int], verb: str, arguments: Sequence[Any], now: float) -> None:
         """A verb was applied."""
-        self._write(mark, ["do", verb, list(arguments), now])
+        self._write_out(mark, ["do", verb, list(arguments), now])
 
     def committed(self, texts: Mapping[str, str], now: float) -> None:
         """Input was committed; it is drafted up to now, and nobody has heard of that."""
@@ -124,7 +124,7 @@ class Ledger:
         """Its cache is given away; maybe between its demand and its grant, which comes to nothing then."""
         step = self._step
         self.end_step()
-        self._write(self.mark(), ["evict"])
+        self._write_out(self.mark(), ["evict"])
         if step is not None:
             self._step = _Step(self.mark(), step.now, is_retry=True)
 
@@ -135,6 +135,13 @@ class Ledger:
     def resumed(self, now: float) -> None:
         """Another process goes on with it; its clock begins anew."""
         self._write(self.mark(), ["resumed", now])
+
+    def _write_out(self, mark: tuple[int, int], line: Line) -> None:
+        """Write a line that holds whatever becomes of a draft."""
+        if self._record.is_held:
+            self._record.insert_before_held(LedgerLine(line))
+        else:
+            self._write(mark, line)
 
     def _write(self, mark: tuple[int, int], line: Line) -> None:
         self._record.insert(mark, LedgerLine(line))

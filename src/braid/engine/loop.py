@@ -469,7 +469,7 @@ class EngineLoop:
                     seat.changed.ring()
                     if seat.spent is not None:
                         self.abort(seat.number, seat.spent)
-            if not report.worked and report.demanding:
+            if not report.worked and len(report.demanding) > len(report.released):
                 self._changed.wait(PATIENCE_S)  # everybody waits for room
 
     def _publish(self, conversations: Sequence[Conversation]) -> None:

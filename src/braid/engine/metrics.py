@@ -24,6 +24,13 @@ their values are fixed words; no session, tenant or text ever becomes one.
     braid_input_read_rows             histogram           the same in rows of its session; 1 is the very next row
     braid_first_token_seconds         histogram           TTFT: from the end of input to the first token
     braid_first_answer_token_seconds  histogram           TTFAT: … to the first token of an answer
+    braid_committed_tokens_total      counter    how      of committed input: reused, with repaired ones · repaired
+                                                          recomputed: after the commit
+    braid_draft_tokens_total          counter    fate     drafted: said ahead of a commit · kept: in the answer
+                                                          accepted: verified several at once · wasted: computed for
+                                                          a turn and not part of it
+    braid_edit_fallbacks_total        counter             edits to be repaired or reused, and computed instead
+    braid_edit_drift                  histogram           estimated drift of what was taken over behind edits
     braid_tool_calls_total            counter    status   ok · error · timeout · cancelled
     braid_tool_call_seconds           histogram           from the call to its result
     braid_errors_total                counter    code     errors by their `code`, see `braid.errors`
@@ -42,6 +49,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from braid.streams.events import Reuse
+
 __all__ = ["ConsumerOutcome", "EngineMetrics", "Evicted", "StepFigures", "ToolStatus"]
 
 _TOKEN_KINDS = ("input", "output", "probe", "prefill", "recomputed")
@@ -50,6 +59,10 @@ Evicted = Literal["session", "prefix"]
 ToolStatus = Literal["ok", "error", "timeout", "cancelled"]
 ConsumerOutcome = Literal["paused", "dropped"]
 
+_HOW = ("reused", "repaired", "recomputed")
+_FATES = ("drafted", "kept", "accepted", "wasted")
+
+_DRIFT_BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0)
 _TOKEN_BUCKETS = tuple(2**power for power in range(13))
 _ROW_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256)
 _STEP_BUCKETS = (2.5e-4, 5e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2, 2e-2, 3e-2, 5e-2, 0.1, 0.2, 0.5, 1, 2, 5)
@@ -105,6 +118,7 @@ class EngineMetrics(Collector):
         self._make_step_metrics()
         self._make_memory_metrics(kv_pages)
         self._make_latency_metrics()
+        self._make_edit_metrics()
         self._make_trouble_metrics()
 
     # ---- what happened
@@ -152,6 +166,16 @@ class EngineMetrics(Collector):
     def first_answer_token(self, seconds: float) -> None:
         """A turn's first answer token was said, so many seconds after the end of its input."""
         self._first_answer_token.observe(seconds)
+
+    def committed(self, reuse: Reuse) -> None:
+        """A turn that was committed is over."""
+        for how, counter in self._committed.items():
+            counter.inc(getattr(reuse, how))
+        for fate, counter in self._drafted.items():
+            counter.inc(getattr(reuse, fate))
+        self._edit_fallbacks.inc(reuse.fallbacks)
+        if reuse.drift is not None:
+            self._edit_drift.observe(reuse.drift)
 
     def sessions(self, by_state: Mapping[str, int]) -> None:
         """So many sessions are in each state; a state that is not named has none."""
@@ -272,6 +296,20 @@ class EngineMetrics(Collector):
             "braid_first_answer_token_seconds",
             "From the end of input to the first answer token.",
             _WAIT_BUCKETS,
+        )
+
+    def _make_edit_metrics(self) -> None:
+        self._committed = self._counters(
+            "braid_committed_tokens", "Committed input by what was known of it.", "how", _HOW
+        )
+        self._drafted = self._counters(
+            "braid_draft_tokens", "Tokens of drafts by what became of them.", "fate", _FATES
+        )
+        self._edit_fallbacks = self._counter(
+            "braid_edit_fallbacks", "Edits that were computed exactly instead."
+        )
+        self._edit_drift = self._histogram(
+            "braid_edit_drift", "Estimated drift of what was taken over behind edits.", _DRIFT_BUCKETS
         )
 
     def _make_trouble_metrics(self) -> None:

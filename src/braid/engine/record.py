@@ -86,6 +86,11 @@ class Record:
         if self._held_from is None:
             self._held_from = len(self._news)
 
+    @property
+    def is_held(self) -> bool:
+        """Whether what happens is kept back."""
+        return self._held_from is not None
+
     def release(self) -> None:
         """Let go of what was held."""
         self._held_from = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from braid.engine.backend import SessionLook
+from braid.engine.backend import Draft, SessionLook
 from braid.engine.conversation import Conversation
 from braid.engine.mailbox import Bell, Mailbox
 from braid.engine.record import News
@@ -80,7 +80,14 @@ class Seat:
                 peak_kv_tokens=conversation.peak_kv_tokens,
                 num_cached=conversation.num_cached,
                 reuse=None if conversation.counts is None else conversation.counts.told(),
+                num_accepted=conversation.num_accepted,
+                num_rejected=conversation.num_rejected,
             )
+
+    def look_at_draft(self) -> Draft | None:
+        """What is drafted of the newest snapshot; None while there is nothing, and once it is committed."""
+        with self._lock:
+            return self.conversation.draft
 
     def events(self) -> AsyncIterator[Event]:
         """What happens, until it is closed; one listener at a time."""

@@ -82,6 +82,8 @@ class ServerSettings(BaseSettings):
         fall_back: whether what rows cost is measured at the start, so that a request may fall back to one stream.
         max_tokens: tokens of an answer, where the request does not say.
         max_rows: rows of a live session.
+        max_drafted: tokens that the outputs of a live session may say ahead of a commit, in each draft; 0 reads ahead
+            alone.
         drain_s: how long answers that are under way may take when the server is told to stop.
         playground: whether the web page is served.
         log_level: of the log.
@@ -120,6 +122,7 @@ class ServerSettings(BaseSettings):
     fall_back: bool = False
     max_tokens: _Count = 1024
     max_rows: _Count = 100_000
+    max_drafted: Annotated[int, Field(ge=0)] = 256
     drain_s: Annotated[float, Field(ge=0)] = 20.0
     playground: bool = True
     log_level: Literal["debug", "info", "warning", "error"] = "info"

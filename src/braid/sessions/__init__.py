@@ -2,7 +2,8 @@
 
 `generate.generate` runs one turn on input that is there already. An `Engine` opens live sessions: a `Session` is
 written to while it speaks, and iterated over for what happens; `run_live` drives one turn of it from text that comes
-in time, at a typist's pace or through a pipe. `tools` are what a session's `tool_call` streams may call.
+in time, at a typist's pace or through a pipe. `tools` are what a session's `tool_call` streams may call. A `Workflow`
+is a graph of model calls that is computed ahead while its input is still being typed.
 """
 
 from __future__ import annotations
@@ -14,18 +15,24 @@ from braid.sessions.feeds import Feed, arriving, typed, whole
 from braid.sessions.generate import Result, StreamResult
 from braid.sessions.live import LiveResult, run_live
 from braid.sessions.session import Engine, Session
+from braid.sessions.workflow import Endpoint, Function, Prompt, Workflow, WorkflowResult
 
 __all__ = [
     "Dropped",
+    "Endpoint",
     "Engine",
     "EngineLimits",
     "Feed",
+    "Function",
     "Journal",
     "LiveResult",
+    "Prompt",
     "Result",
     "SchedulerPolicy",
     "Session",
     "StreamResult",
+    "Workflow",
+    "WorkflowResult",
     "arriving",
     "run_live",
     "typed",

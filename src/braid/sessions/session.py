@@ -13,7 +13,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from braid.engine.admission import EngineLimits
-from braid.engine.backend import Dropped, SessionBackend, SessionHandle, SessionLook
+from braid.engine.backend import Draft, Dropped, SessionBackend, SessionHandle, SessionLook
 from braid.engine.editable import Mode
 from braid.engine.local import LocalBackend
 from braid.engine.loop import EngineLoop
@@ -308,6 +308,37 @@ class Session:
         """
         self._require_regime("editable", "rollback")
         await self._push("rollback")
+
+    def draft(self) -> Draft | None:
+        """What the session would answer to the newest snapshot, as far as that is computed.
+
+        Returns:
+            None while nothing is, and once the snapshot is committed.
+        """
+        return self._opened().look_at_draft()
+
+    async def next_draft(self, after: Draft | None = None) -> Draft | None:
+        """Wait for a draft.
+
+        Args:
+            after: One that is known already; the next one that is not the same is returned.
+
+        Returns:
+            None when the snapshot is committed, or the session closed.
+        """
+        handle = self._opened()
+        turn = handle.look().turn
+
+        def look() -> tuple[Draft | None] | None:
+            draft = handle.look_at_draft()
+            if draft is not None:
+                return None if draft == after else (draft,)
+            state = handle.look()
+            is_past = state.is_closed or not state.turn_is_over or state.turn > turn
+            return (None,) if is_past else None
+
+        (found,) = await handle.changed.until(look)
+        return found
 
     async def suggest(self, stream: str, text: str) -> None:
         """Say what an output is likely to say, such as the text that it is to revise.

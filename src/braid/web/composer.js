@@ -1,9 +1,11 @@
 /**
  * The user's lane as a text box. In a live session each word is sent as soon as it is whole; in an editable one the
- * whole text is, and counts when Enter is pressed.
+ * whole text is: it is read and drafted ahead, and counts when Enter is pressed.
  *
  *     typed ──(short pause)──▶ whole words ─▶ write            Enter ─▶ the rest, end
  *                              all of it   ─▶ snapshot         Enter ─▶ snapshot, commit
+ *
+ * Of what is typed during an answer, an editable session hears when the answer is complete.
  */
 
 import { byId, make, setText } from "./dom.js";
@@ -15,7 +17,7 @@ const GENTLE_MS = 7000;
 
 const HINTS = {
   live: "Words are read as you type. Enter ends your turn, Esc interrupts.",
-  editable: "You can still change everything. Enter commits it, Esc interrupts.",
+  editable: "Read ahead; you can still change everything. Enter commits it, Esc interrupts.",
 };
 
 export class Composer {
@@ -35,6 +37,8 @@ export class Composer {
     this.drafts = new Map();
     this.timer = 0;
     this.gentle = 0;
+    /** Whether Enter was pressed during an answer. */
+    this.isDue = false;
     this.#watch();
     store.subscribe((state) => this.draw(state));
   }
@@ -42,6 +46,7 @@ export class Composer {
   /** Forget what is in the boxes: a new session knows nothing of it. */
   reset() {
     this.#stopTimer();
+    this.isDue = false;
     this.drafts.clear();
     this.box.value = "";
     this.#hint("");
@@ -54,6 +59,11 @@ export class Composer {
     this.#take();
     const drafts = [...this.drafts].filter(([, draft]) => draft.text.trim() || draft.sent);
     if (!drafts.length) return;
+    if (this.isHeldBack) {
+      this.isDue = true;
+      this.#hint("It is sent when the answer is complete; Esc interrupts that.");
+      return;
+    }
     this.live.ensure();
     if (this.isEditable) {
       this.live.snapshot(Object.fromEntries(drafts.map(([stream, draft]) => [stream, draft.text])));
@@ -74,6 +84,12 @@ export class Composer {
 
   get isEditable() {
     return this.store.state.config.input === "editable";
+  }
+
+  /** Whether what is typed has to wait: a committed turn is being answered, and cannot be changed. */
+  get isHeldBack() {
+    const { turns } = this.store.state.run;
+    return this.isEditable && this.live.isUp && turns.some((turn) => turn.ended && !turn.figures);
   }
 
   get draft() {
@@ -97,6 +113,14 @@ export class Composer {
           ? "Type, and change your mind."
           : "Type slowly: the model reads along.";
     if (!this.gentle) setText(byId("hint"), HINTS[state.config.input]);
+    this.#catchUp();
+  }
+
+  /** Send what had to wait, once the answer is complete. */
+  #catchUp() {
+    if (!this.isEditable || !this.live.isUp || this.isHeldBack) return;
+    if (this.isDue) this.finish();
+    else if (this.draft.text !== (this.draft.shown ?? "")) this.#sendSoon();
   }
 
   #offer(inputs) {
@@ -136,7 +160,7 @@ export class Composer {
     this.#stopTimer();
     const { draft, stream } = this;
     if (this.isEditable) {
-      if (draft.text === draft.shown) return;
+      if (draft.text === draft.shown || this.isHeldBack) return;
       this.live.ensure();
       draft.shown = draft.text;
       this.live.snapshot({ [stream]: draft.text });

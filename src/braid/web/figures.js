@@ -41,6 +41,9 @@ export class Figures {
       setText(mine, ours[key] == null ? "–" : show(ours[key]));
       setText(theirs, compared?.figures?.[key] == null ? "–" : show(compared.figures[key]));
     }
+    const reuse = number < 0 ? null : run.turns[number].figures.reuse;
+    setText(byId("reuse"), reuse ? reuseWords(reuse) : "");
+    byId("reuse").hidden = !reuse;
     setText(byId("figures-title"), number < 0 ? "This turn" : `Turn ${number + 1}`);
     setText(byId("ours"), run.topology.name ?? "Streams");
     setText(byId("compare-words"), compared?.words ?? "");
@@ -103,6 +106,17 @@ export function figuresOf(run, number) {
     rows: figures.rows,
     pace: waits.length ? waits[Math.floor(waits.length / 2)] : null,
   };
+}
+
+/** What reading and drafting ahead of Enter has brought, and cost, in tokens. */
+function reuseWords(reuse) {
+  const words = [
+    `Ahead of Enter: ${reuse.reused} of ${reuse.read} input tokens read`,
+    `${reuse.kept} of the answer drafted`,
+  ];
+  if (reuse.repaired) words.push(`${reuse.repaired} repaired`);
+  words.push(`${reuse.accepted} guessed right`, `${reuse.wasted} of ${reuse.computed} computed in vain`);
+  return `${words.join(", ")}.`;
 }
 
 function seconds(value) {

@@ -12,10 +12,18 @@ export function firstConfig(setup) {
     own: null,
     ownText: "",
     changes: {},
-    input: "live",
+    input: suitedInput(setup.topologies[setup.start_with].topology),
     seed: 0,
     temperature: null,
   };
+}
+
+/** Where nobody speaks before the end of the only input, it may as well change until then. */
+function suitedInput(topology) {
+  const specs = Object.values(topology.streams);
+  const outputs = specs.filter((spec) => spec.direction === "output");
+  const isPlain = specs.length === 2 && outputs.length === 1 && outputs[0].visibility !== "internal";
+  return isPlain ? "editable" : "live";
 }
 
 export class Setup {
@@ -30,7 +38,11 @@ export class Setup {
     this.choice = byId("topology");
     byId("open-setup").addEventListener("click", () => this.open());
     byId("setup-cancel").addEventListener("click", () => this.dialog.close());
-    this.choice.addEventListener("change", () => this.#choose());
+    this.choice.addEventListener("change", () => {
+      this.#choose();
+      const chosen = this.store.state.setup.topologies[this.choice.value];
+      if (chosen) byId("input-kind").value = suitedInput(chosen.topology);
+    });
     byId("setup-form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.#apply();

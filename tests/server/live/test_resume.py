@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -170,6 +171,93 @@ def test_snapshots_that_were_not_committed_are_still_there(database: str) -> Non
         assert next(m for m in again.heard if m["type"] == "turn")["tokens"]["user"] == 6
 
 
+def test_after_kill_9_what_was_committed_is_answered_and_what_was_drafted_can_be_committed(
+    database: str,
+) -> None:
+    port = free_port()
+    url = f"ws://127.0.0.1:{port}"
+    with process(port, database, 0.002) as first:
+        answered, speaking, committed, drafted, fresh = (Talk(url) for _ in range(5))
+        for talk in (answered, speaking, committed, drafted, fresh):
+            talk.open(**EDITABLE)
+            for text in () if talk is fresh else ("What", "What foll", "What follows 1?"):
+                talk.ask("snapshot", streams={"user": text}, mode="repair")
+        for talk in (answered, speaking, committed):
+            talk.ask("commit")
+            while (talk is answered and not turns_of(talk.heard)) or (
+                talk is speaking and not said(talk.heard)
+            ):
+                talk.hear()
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    with process(port, database, 0.0):
+        for talk in (answered, speaking, committed):
+            go_on(url, talk)
+        with Talk(url) as talk:
+            talk.ask("resume", session=drafted.session, after=drafted.heard[-1]["id"])
+            talk.ask("commit")
+            heard = of_session([*drafted.heard, *until_turns(talk, 1)])
+            assert (said(heard), turns_of(heard)) == (ANSWER, [len("What follows 1?")])
+            assert ids(heard) == list(range(1, len(heard) + 1))
+        with Talk(url) as talk:
+            talk.ask("resume", session=fresh.session, after=1)
+            assert talk.ask("commit")["code"] == "input.empty"
+            talk.ask("snapshot", streams={"user": "Well?"})
+            talk.ask("commit")
+            assert said(until_turns(talk, 1)) == ANSWER
+
+
+def go_on(url: str, before: Talk) -> None:
+    """On the other side of a restart, the turn that was committed is answered once, and another one can follow."""
+    with Talk(url) as talk:
+        talk.ask("resume", session=before.session, after=before.heard[-1]["id"])
+        old = len(turns_of(before.heard))
+        heard = of_session([*before.heard, *until_turns(talk, 1 - old)])
+        assert (said(heard), turns_of(heard)) == (ANSWER, [len("What follows 1?")])
+        talk.ask("snapshot", streams={"user": "And now?"})
+        talk.ask("commit")
+        heard = of_session([*before.heard, *until_turns(talk, 2 - old)])
+        assert ids(heard) == list(range(1, len(heard) + 1))
+        assert (said(heard), turns_of(heard)[1:]) == (ANSWER * 2, [len("And now?")])
+
+
+def of_session(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that are the session's."""
+    return [message for message in messages if message.get("id") is not None]
+
+
+def until_turns(talk: Talk, count: int) -> list[dict[str, Any]]:
+    """What a connection has heard by the end of so many turns."""
+    while sum(m["type"] == "turn" for m in talk.heard) < count:
+        talk.hear()
+    return list(talk.heard)
+
+
+def turns_of(messages: list[dict[str, Any]]) -> list[int]:
+    """Tokens of the user in each turn."""
+    return [m["tokens"]["user"] for m in messages if m["type"] == "turn"]
+
+
+def test_a_result_that_comes_while_input_may_change_is_read_with_the_commit(database: str) -> None:
+    script = {"output": ["Well.", "Five."], "tool_call": [CALL]}
+    with serving(database, script) as first:
+        talk = Talk(first)
+        talk.open(topology=TOOLS, tools=[{"name": "add", "description": "Add."}], input="editable")
+        talk.ask("snapshot", streams={"user": "2 and 3?"})
+        talk.ask("commit")
+        until_turns(talk, 1)
+        assert talk.ask("snapshot", streams={"user": "And"})["type"] == "done"
+        assert talk.ask("tool_result", call="call_1", content=5)["type"] == "done"
+        assert result_text(first, talk.session) == ""
+    with serving(database, script) as second, Talk(second) as again:
+        assert again.ask("resume", session=talk.session, after=talk.heard[-1]["id"])["calls"] == []
+        assert result_text(second, talk.session) == ""
+        again.ask("snapshot", streams={"user": "And then?"})
+        again.ask("commit")
+        wait_for(lambda: result_text(second, talk.session))
+        assert json.loads(result_text(second, talk.session)) == {"id": "call_1", "name": "add", "result": 5}
+
+
 def result_text(server: Serving, session: str, stream: str = "tool_result") -> str:
     live = server.app.state.hub._live[session]
     return live.handle.transcript.text(stream)
@@ -251,7 +339,7 @@ def process(port: int, database: str, pause_s: float) -> Iterator[subprocess.Pop
         command, cwd=root, env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 150
         while True:
             try:
                 if httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import string
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,6 +102,7 @@ BEFORE_OPEN: list[dict[str, Any]] = [
     {"type": "snapshot", "streams": {"user": "x"}},
     {"type": "commit"},
     {"type": "rollback"},
+    {"type": "suggest", "stream": "output", "text": "x"},
     {"type": "interrupt"},
     {"type": "cancel"},
     {"type": "force", "stream": "output"},
@@ -144,6 +146,10 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (EDITABLE, {"type": "commit"}, "input.empty"),
     (EDITABLE, {"type": "snapshot", "streams": {"usr": "x"}}, "input.unknown_stream"),
     (EDITABLE, {"type": "snapshot", "streams": {"output": "x"}}, "input.direction"),
+    (EDITABLE, {"type": "snapshot", "streams": {}}, "input"),
+    (EDITABLE, {"type": "snapshot", "streams": {"user": "x"}, "mode": "guess"}, "input"),
+    (EDITABLE, {"type": "suggest", "stream": "user", "text": "x"}, "input.direction"),
+    ({}, {"type": "suggest", "stream": "nobody", "text": "x"}, "input.unknown_stream"),
 ]
 
 
@@ -173,6 +179,8 @@ WRONG_OPENINGS: list[tuple[dict[str, Any], str]] = [
     ({"sampling": {"nobody": {}}}, "input.unknown_stream"),
     ({"sampling": {"output": {"temperature": -1}}}, "input.sampling"),
     ({"max_rows": 501}, "input"),
+    ({"most_drafted": 257}, "input"),
+    ({"most_drafted": -1}, "input"),
     ({"tools": [{"name": "f"}]}, "input"),
     ({"history": [{"content": "x"}]}, "input"),
     ({"topology": ROWS, "history": [{"role": "user", "content": "x"}]}, "input"),
@@ -203,6 +211,63 @@ def test_editable_input_counts_when_it_is_committed(talk: Talk) -> None:
     turn = talk.heard[-1]
     assert turn["tokens"]["user"] == 2
     assert said(talk.heard) == "Hello there."
+
+
+def drafted(server: Serving, session: str) -> bool:
+    """Whether the newest snapshot is read, and its answer drafted to the end."""
+    number = server.app.state.hub._live[session].handle.number
+    loop: Any = server.engine.backend
+    conversation = loop.core.conversations[number]
+    return conversation.edit is not None and not conversation.edit.is_outdated and not conversation.has_work
+
+
+def turn_of(talk: Talk) -> dict[str, Any]:
+    """The figures of the first turn, which may be over before its commit is answered."""
+    return next((m for m in talk.heard if m["type"] == "turn"), None) or talk.until("turn")[-1]
+
+
+def wait_for(holds: Any) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_what_is_drafted_is_heard_at_the_commit_and_what_that_was_worth_is_told(
+    server: Serving, talk: Talk
+) -> None:
+    talk.open(**EDITABLE)
+    talk.ask("snapshot", streams={"user": "Sally has 3"})
+    wait_for(lambda: drafted(server, talk.session))
+    talk.ask("snapshot", streams={"user": "Sally had 4"}, mode="repair")
+    wait_for(lambda: drafted(server, talk.session))
+    assert {m["type"] for m in talk.heard} <= {"opened", "done", "state"}
+    talk.ask("commit")
+    turn = turn_of(talk)
+    assert said(talk.heard) == "Hello there."
+    reuse = turn["reuse"]
+    assert reuse["mode"] == "repair" and reuse["snapshots"] == 2
+    assert reuse["read"] == reuse["reused"] > 0 and reuse["recomputed"] == 0
+    assert reuse["kept"] == len("Hello there.") + 1 and reuse["drafted"] > reuse["kept"]
+    assert reuse["wasted"] > 0
+
+
+def test_a_session_may_read_ahead_and_draft_nothing(server: Serving, talk: Talk) -> None:
+    talk.open(**EDITABLE, most_drafted=0)
+    talk.ask("snapshot", streams={"user": "Sally has 3"})
+    wait_for(lambda: drafted(server, talk.session))
+    talk.ask("commit")
+    turn = turn_of(talk)
+    assert said(talk.heard) == "Hello there."
+    assert turn["reuse"]["drafted"] <= 1 < turn["reuse"]["reused"]  # what is read last is asked for a token
+
+
+def test_what_is_suggested_changes_no_answer(talk: Talk) -> None:
+    talk.open()
+    talk.ask("suggest", stream="output", text="Hello there!")
+    messages = talk.turn()
+    assert said(messages) == "Hello there."
+    assert next(m for m in messages if m["type"] == "turn")["reuse"] is None
 
 
 def test_a_command_that_is_repeated_is_answered_and_not_done_twice(talk: Talk) -> None:

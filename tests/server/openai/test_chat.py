@@ -57,6 +57,50 @@ def post(server: Serving, **body: Any) -> httpx.Response:
 # ---- text
 
 
+def test_a_prediction_saves_forwards_and_changes_no_answer(client: OpenAI, server: Serving) -> None:
+    length = len(SAID.encode()) + 1
+    plain = client.chat.completions.create(model="null", messages=ASKED)
+    assert plain.usage is not None and plain.usage.completion_tokens_details is not None
+    assert plain.usage.completion_tokens_details.accepted_prediction_tokens == 0
+    right = client.chat.completions.create(
+        model="null", messages=ASKED, prediction={"type": "content", "content": SAID}
+    )
+    assert right.choices[0].message.content == SAID
+    assert right.usage is not None and right.usage.completion_tokens_details is not None
+    assert right.usage.completion_tokens == length
+    assert right.usage.completion_tokens_details.accepted_prediction_tokens > length / 2
+    assert right.usage.completion_tokens_details.rejected_prediction_tokens == 0
+    parts = [{"type": "text", "text": SAID[:9]}, {"type": "text", "text": "nothing of the sort, of course"}]
+    for streams in (False, True):
+        answer = post(
+            server, prediction={"type": "content", "content": parts}, stream=streams, **USAGE[streams]
+        )
+        last = answer.json() if not streams else json.loads(answer.text.split("data: ")[-2])
+        details = last["usage"]["completion_tokens_details"]
+        assert last["usage"]["completion_tokens"] == length
+        assert 0 < details["accepted_prediction_tokens"] < length / 2
+        assert details["rejected_prediction_tokens"] > 0
+
+
+USAGE: dict[bool, dict[str, Any]] = {False: {}, True: {"stream_options": {"include_usage": True}}}
+
+
+@pytest.mark.parametrize(
+    "prediction",
+    [
+        "x",
+        {"type": "content"},
+        {"type": "tokens", "content": "x"},
+        {"type": "content", "content": "x", "more": 1},
+        {"type": "content", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+    ],
+)
+def test_a_prediction_that_is_none_is_refused(server: Serving, prediction: Any) -> None:
+    answer = post(server, prediction=prediction)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"].startswith("prediction")
+
+
 def test_an_answer_at_once(client: OpenAI) -> None:
     answer = client.chat.completions.create(model="null", messages=ASKED)
     choice = answer.choices[0]

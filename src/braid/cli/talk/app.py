@@ -25,6 +25,8 @@ __all__ = ["ChatApp", "ThemeName"]
 
 ThemeName = Literal["auto", "light", "dark"]
 
+_LOOK_S = 0.08
+"""Seconds after a key until the model reads what stands in the line, where it reads ahead."""
 _PAUSE_S = 1.5
 """Seconds without a key after which the last word goes."""
 _FRAME_S = 0.05
@@ -99,6 +101,7 @@ class ChatApp(App[None]):
         self._controller = controller
         self._pause_s = pause_s
         self._pause: Timer | None = None
+        self._look: Timer | None = None
         self._is_drawing = False
         self._is_leaving = False
         self.register_theme(_DARK)
@@ -108,6 +111,8 @@ class ChatApp(App[None]):
     def compose(self) -> ComposeResult:
         """The parts of the screen, from top to bottom."""
         when = "reads along while you type" if self._controller.is_live else "reads what you enter"
+        if self._controller.reads_ahead:
+            when = "reads ahead while you type, and answers what you enter"
         with Container(id="panes"):
             yield ConversationPane(
                 f"The model {when}.\nEnter ends your turn, Esc interrupts the model, F1 has the other keys.",
@@ -147,6 +152,14 @@ class ChatApp(App[None]):
         if self._pause is not None:
             self._pause.stop()
         self._pause = self.set_timer(self._pause_s, self._paused) if rest.strip() else None
+        if self._controller.reads_ahead and self._look is None:
+            self._look = self.set_timer(_LOOK_S, self._look_at_line)
+
+    def _look_at_line(self) -> None:
+        self._look = None
+        text = self.query_one(LineInput).text
+        if text:  # after Enter it is empty, and what was entered counts
+            self._controller.look(text)
 
     def _paused(self) -> None:
         line = self.query_one(LineInput)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -48,6 +48,14 @@ class ChatSession(Protocol):
 
     async def end(self, stream: str | None = None) -> None:
         """Say that an input is complete for this turn."""
+        ...
+
+    async def snapshot(self, texts: Mapping[str, str]) -> None:
+        """Say what inputs hold by now, as long as it may still change."""
+        ...
+
+    async def commit(self) -> object:
+        """Say that it will not change any more, and wait for the answer."""
         ...
 
     async def interrupt(self, stream: str | None = None) -> None:

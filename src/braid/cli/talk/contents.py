@@ -113,6 +113,12 @@ def status(state: TalkState, kv_tokens: int) -> Content:
     figures.append(f"{count(kv_tokens, 'token')} in KV")
     if state.seconds_to_answer is not None:
         figures.append(f"first answer {state.seconds_to_answer:.2f} s")
+    reuse = next((turn.reuse for turn in reversed(state.turns) if turn.is_over), None)
+    if reuse is not None:
+        figures.append(
+            f"ahead of Enter {reuse.reused} of {reuse.read} read, {reuse.kept} of {reuse.drafted} drafted kept, "
+            f"{reuse.accepted} guessed right"
+        )
     return Content.assemble(*parts, (" · ".join(figures), _DIM))
 
 

@@ -6,17 +6,23 @@
 Words belong to the turn in which they are read. Three cases follow from it. A line that comes while the model speaks
 is read in mid-answer, as an aside of the turn under way. If the answer ends before the line does, the rest of the line
 is the next question. If all of the line has been read by then, Enter asks it again, since nothing was said to it.
+
+Where the model reads ahead, a question stays in the input line until Enter: what stands there is a snapshot, of which
+nothing counts before the commit. Lines that come while the model speaks go as ever.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
 
 from braid.cli.talk.chat_session import ChatSession
 from braid.cli.talk.keeper import Keeper
@@ -33,11 +39,14 @@ _QUIET_NOTICES = {"flush"}
 """What every word that is typed brings with it, so that nobody wants to be told."""
 
 
+_Verb = Literal["write", "end", "snapshot", "commit", "interrupt", "cancel", "close"]
+
+
 @dataclass(frozen=True, slots=True)
 class _Order:
     """A verb for the session."""
 
-    verb: Literal["write", "end", "interrupt", "cancel", "close"]
+    verb: _Verb
     text: str = ""
 
 
@@ -48,6 +57,7 @@ class ChatController:
         open_session: Opens a session, not yet entered; called for every conversation.
         main: The input that the person speaks in.
         is_live: Whether words go to the model while they are typed; else lines go at Enter.
+        reads_ahead: Whether what stands in the input line is read and drafted ahead of Enter; not with `is_live`.
         max_rows: Rows without input after which an answer is ended; None for no limit.
         save: Where each conversation is kept after every turn. The second goes to `NAME-2`, and so on.
 
@@ -61,11 +71,13 @@ class ChatController:
         *,
         main: str = "user",
         is_live: bool = True,
+        reads_ahead: bool = False,
         max_rows: int | None = None,
         save: Path | None = None,
     ) -> None:
         self.main = main
-        self.is_live = is_live
+        self.is_live = is_live and not reads_ahead
+        self.reads_ahead = reads_ahead
         self.on_event: Callable[[Event], None] = lambda event: None
         """Called with every event."""
         self.on_change: Callable[[], None] = lambda: None
@@ -120,6 +132,13 @@ class ChatController:
         self._gap = draft[len(ready) :]
         return ""
 
+    def look(self, draft: str) -> None:
+        """Let the model read what stands in the input line, which may still change."""
+        if not self.reads_ahead or self.state.is_closed or self.state.open_turn is not None or self._wants:
+            return
+        self._orders = deque(order for order in self._orders if order.verb != "snapshot")
+        self._order("snapshot", draft.rstrip())
+
     def enter(self, draft: str) -> str:
         """The line is complete.
 
@@ -134,6 +153,11 @@ class ChatController:
         if not (text.strip() or self._line.strip()):
             if turn is None:
                 self.tell("There is nothing to send yet.", "information")
+            return ""
+        if self.reads_ahead and turn is None:
+            self.state.sent(text)
+            self.state.entered()
+            self._order("commit", text)
             return ""
         if text.strip():
             self._say(text)
@@ -216,7 +240,7 @@ class ChatController:
         """Open the session of the next conversation, whose state is there already."""
         self._wants, self._refusal = "", None
         # A session that failed did not come to closing; what was typed since is for the next one.
-        self._orders = deque(order for order in self._orders if order.verb in ("write", "end"))
+        self._orders = deque(order for order in self._orders if order.verb in ("write", "end", "commit"))
         try:
             self._session = self._open()
         except BraidError as error:
@@ -230,7 +254,7 @@ class ChatController:
             return
         try:
             async with session, anyio.create_task_group() as tasks:
-                tasks.start_soon(self._carry_out, session)
+                tasks.start_soon(self._carry_out, session, tasks)
                 async for event in session:
                     self._take(event, state)
                 tasks.cancel_scope.cancel()
@@ -257,14 +281,14 @@ class ChatController:
             self._order("interrupt")
         self._changed()
 
-    async def _carry_out(self, session: ChatSession) -> None:
+    async def _carry_out(self, session: ChatSession, tasks: TaskGroup) -> None:
         """Do what was ordered, until the session is closed."""
         while True:
             while not self._orders:
                 await self._news.wait()
             order = self._orders.popleft()
             try:
-                await self._do(session, order)
+                await self._do(session, order, tasks)
             except BraidError as error:
                 self._orders.appendleft(order)
                 self._refusal = error
@@ -275,8 +299,15 @@ class ChatController:
                 return
             self._changed()
 
-    async def _do(self, session: ChatSession, order: _Order) -> None:
+    async def _do(self, session: ChatSession, order: _Order, tasks: TaskGroup) -> None:
         match order.verb:
+            case "snapshot":
+                with suppress(BraidError):  # the commit says what is wrong with it
+                    await session.snapshot({self.main: order.text})
+            case "commit":
+                await session.snapshot({self.main: order.text})
+                tasks.start_soon(self._commit, session)  # it returns when the answer is complete
+                await anyio.lowlevel.checkpoint()
             case "write":
                 await session.write(self.main, order.text)
             case "end":
@@ -287,6 +318,11 @@ class ChatController:
                 await session.cancel()
             case "close":
                 await session.close("left")
+
+    @staticmethod
+    async def _commit(session: ChatSession) -> None:
+        with suppress(BraidError):  # what ends the session is an event of it
+            await session.commit()
 
     # ---- inside
 
@@ -307,13 +343,13 @@ class ChatController:
         self._line += text
         self._order("write", text)
 
-    def _order(self, verb: Literal["write", "end", "interrupt", "cancel", "close"], text: str = "") -> None:
+    def _order(self, verb: _Verb, text: str = "") -> None:
         self._orders.append(_Order(verb, text))
         self._changed()
 
     def _give_back(self) -> None:
         """Nothing that is queued can be done: words return to the input line."""
-        words = "".join(order.text for order in self._orders)
+        words = "".join(order.text for order in self._orders if order.verb != "snapshot")
         self._orders.clear()
         if not words:
             return

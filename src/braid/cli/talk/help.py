@@ -31,7 +31,8 @@ and cannot be changed; it is dim until the model has read it.
 What you type while the model speaks, it reads at once, in the middle of its answer: ◂ shows where. If the answer \
 ends before your line does, the line is your next turn.
 
-With --whole, a line goes when you press Enter."""
+With --whole, a line goes when you press Enter. Where the model reads ahead, as with --topology plain, a question \
+stays in the line and can be changed until then."""
 
 
 class HelpScreen(ModalScreen[None]):

@@ -16,7 +16,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from braid.streams.events import ClosedEvent, DeltaEvent, ErrorEvent, Event, RowEvent, StateEvent, TurnEvent
+from braid.streams.events import (
+    ClosedEvent,
+    DeltaEvent,
+    ErrorEvent,
+    Event,
+    Reuse,
+    RowEvent,
+    StateEvent,
+    TurnEvent,
+)
 from braid.streams.lanes import LaneTable
 
 __all__ = ["Aside", "Kind", "Spoken", "TalkState", "Turn"]
@@ -86,6 +95,8 @@ class Turn:
     rows_alone: int = 0
     """Rows since the last one with input, once the question was complete."""
     is_over: bool = False
+    reuse: Reuse | None = None
+    """What was read and drafted ahead of Enter, once the turn is over."""
     version: int = 0
     """Grows with every change, so that what has not changed need not be drawn again."""
 
@@ -213,6 +224,7 @@ class TalkState:
             if self.turns:
                 self.turns[-1].version += 1
         elif isinstance(event, TurnEvent):
+            self._turn().reuse = event.reuse
             self._end_turn()
         elif isinstance(event, ErrorEvent):
             self.error = event

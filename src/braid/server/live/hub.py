@@ -190,6 +190,9 @@ class Hub:
         limit = service.settings.max_rows
         if command.max_rows is not None and command.max_rows > limit:
             raise InputError(f"max_rows is {command.max_rows}; this server allows {limit}")
+        most_drafted = service.settings.max_drafted
+        if command.most_drafted is not None and command.most_drafted > most_drafted:
+            raise InputError(f"most_drafted is {command.most_drafted}; this server allows {most_drafted}")
         topology = with_sampling(service.topology(command.topology), command.sampling_specs())
         tools = [tool.model_dump(exclude={"id"}) for tool in command.tools]
         if tools and not topology.resolved_tool_flows:
@@ -205,6 +208,7 @@ class Hub:
             "forces_answers": command.forces_answers,
             "salt": caller.salt,
             "chat": _chat(command, topology, tools),
+            "most_drafted": most_drafted if command.most_drafted is None else command.most_drafted,
         }
         self._backend.check(topology, engine)
         settings = {

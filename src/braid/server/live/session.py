@@ -6,10 +6,14 @@
 So whatever a client has heard is stored, with the lines that the engine needs to stand there again. A process that
 is killed leaves lines for all events that are stored; the engine that goes on tells all events since the opening, and
 those that were stored are passed over by their number.
+
+What is drafted of input that may still change is no news, and not stored; its newest snapshot is, and is drafted anew
+after a restart.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,20 +23,12 @@ import anyio
 
 from braid.client import protocol
 from braid.engine.record import LedgerLine, News
-from braid.errors import (
-    BraidError,
-    DirectionError,
-    EmptyInputError,
-    RegimeError,
-    SessionClosedError,
-    UnknownStreamError,
-)
+from braid.errors import BraidError, RegimeError, SessionClosedError, StreamClosedError
 from braid.server.live.calls import CallBook
 from braid.server.live.feed import Feed
 from braid.server.live.telling import Teller, Telling, visible_lanes
 from braid.server.store import Append, SessionRecord, Store, StoredMessage
 from braid.streams.events import ClosedEvent
-from braid.streams.strict import hint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +49,7 @@ StandingCommand = (
     | protocol.Snapshot
     | protocol.Commit
     | protocol.Rollback
+    | protocol.Suggest
     | protocol.Interrupt
     | protocol.Cancel
     | protocol.Force
@@ -129,6 +126,10 @@ class LiveSession:
         self._num_told: int = record.state.get("events", 0)
         self._num_seen = 0
         self._draft: dict[str, str] = dict(record.state.get("draft", {}))
+        """The newest snapshot, until it is committed."""
+        self._mode: str = record.state.get("mode", "exact")
+        self._late: dict[str, str] = dict(record.state.get("late", {}))
+        """Results of tools that came while input was open to change; they are told when it is committed."""
         self._copies: dict[str, int] = record.settings["engine"].get("copies", {})
         shows_all = record.settings["show"] == "all"
         self._teller = Teller(
@@ -205,17 +206,23 @@ class LiveSession:
             case protocol.Flush(stream=stream):
                 self._require_regime("live", "flush", "send `commit`")
                 self._push("flush", stream, "asked for")
-            case protocol.Snapshot(streams=streams):
+            case protocol.Snapshot(streams=streams, mode=mode):
                 self._require_regime("editable", "snapshot", "send `write`, and `end` when it is complete")
-                self._draw_up(streams)
+                self._push("snapshot", streams, mode)
+                self._draft, self._mode = {**self._draft, **streams}, mode
             case protocol.Commit():
                 self._require_regime("editable", "commit", "send `end` when the input is complete")
-                self._commit()
+                self._push("commit")
+                self._draft = {}
+                self._teller.input_ended()
             case protocol.Rollback():
                 self._require_regime(
                     "editable", "rollback", "what was written has been read; open one with editable input"
                 )
-                self._draft.clear()
+                self._push("rollback")
+                self._draft = {}
+            case protocol.Suggest(stream=stream, text=text):
+                self._push("suggest", stream, text)
             case protocol.Interrupt(stream=stream):
                 self._push("interrupt", stream)
             case protocol.Cancel(stream=stream):
@@ -234,8 +241,6 @@ class LiveSession:
     def _push(self, verb: str, *arguments: Any) -> None:
         self._backend.push(self.handle.number, verb, *arguments)
 
-    # ---- editable input
-
     def _require_regime(self, regime: str, verb: str, instead: str) -> None:
         if self.record.settings["input"] != regime:
             other = self.record.settings["input"]
@@ -243,31 +248,30 @@ class LiveSession:
                 f"`{verb}` is for sessions with {regime} input, and this one's is {other}: {instead}"
             )
 
-    def _draw_up(self, streams: Mapping[str, str]) -> None:
-        inputs = self.handle.topology.input_names
-        for stream in streams:
-            if stream not in inputs:
-                is_output = stream.partition("#")[0] in self.handle.topology.output_names
-                kind = DirectionError if is_output else UnknownStreamError
-                what = "is an output, which the model writes" if is_output else "is no stream of this session"
-                raise kind(f"{stream!r} {what}; {hint(stream, inputs)}")
-        self._draft |= streams
-
-    def _commit(self) -> None:
-        if not any(self._draft.values()):
-            inputs = " or ".join(self.handle.topology.input_names)
-            raise EmptyInputError(f"there is nothing to commit; send a `snapshot` of {inputs} first")
-        self._push("tell", {stream: text for stream, text in self._draft.items() if text})
-        self._draft.clear()
-        self._teller.input_ended()
-
     # ---- tools of the client
 
     def _deliver(self, stream: str, result: ToolResult) -> None:
         """Write a result, whole; the input ends with it."""
-        self._push("tell", {stream: result.to_text() + "\n"}, [stream])
+        self._tell_result(stream, result.to_text() + "\n")
         self._calls.close(result.id)
         self._backend.note_tool(result.status, result.seconds)
+
+    def _tell_result(self, stream: str, text: str) -> None:
+        try:
+            self._push("tell", {stream: text}, [stream])
+        except RegimeError:  # of input that may still change, nothing counts yet
+            self._late[stream] = self._late.get(stream, "") + text
+
+    def _tell_late(self) -> None:
+        """Write results that had to wait; those that still have to go on waiting."""
+        late, self._late = self._late, {}
+        for stream, text in late.items():
+            try:
+                self._tell_result(stream, text)
+            except (StreamClosedError, SessionClosedError):  # nobody would read it
+                continue
+            except BraidError:  # there is no room for it yet
+                self._late[stream] = text
 
     def _balance(self) -> None:
         """Hold the turn open for as many results as are still to come, and for no more.
@@ -332,6 +336,14 @@ class LiveSession:
             with anyio.CancelScope(shield=True):
                 while self._num_seen < self._num_told and await self.handle.mailbox.until_news():
                     await self._advance(_Batch())
+                if not self.is_over:
+                    self._draft_anew()
+
+    def _draft_anew(self) -> None:
+        """Say the newest snapshot to an engine that has not heard of it."""
+        for stream, text in self._draft.items():
+            with contextlib.suppress(StreamClosedError):  # it would not count
+                self._push("snapshot", {stream: text}, self._mode)
 
     async def _advance(self, batch: _Batch) -> None:
         """Take all news, store it, tell it."""
@@ -346,16 +358,21 @@ class LiveSession:
     def _collect(self, batch: _Batch) -> float | None:
         """Take all news; returns when the oldest of it came."""
         mailbox = self.handle.mailbox
+        if (
+            self._late and not self._draft and mailbox.num_waiting < MOST
+        ):  # their lines are taken with the rest
+            self._tell_late()
         since = mailbox.since if mailbox.num_waiting else None
         due = mailbox.num_waiting if batch.is_due else min(mailbox.num_waiting, MOST)
         takes_all = due == mailbox.num_waiting
         while due:
             for news in mailbox.take_nowait(due):
                 self._take(news, batch)
-            due = mailbox.num_waiting if batch.has_refused else 0  # with what tells the model so
-            batch.has_refused = False
+            is_torn = batch.lines[-1:] == [["released"]]  # what was committed stands in the next line
+            due = mailbox.num_waiting if batch.has_refused else min(int(is_torn), mailbox.num_waiting)
+            batch.has_refused = False  # what tells the model so was taken, too
         self._say_done(batch)
-        if takes_all and self._has_tools and not batch.has_ended:
+        if takes_all and self._has_tools and not batch.has_ended and not self._draft:
             self._balance()
         return since
 
@@ -388,6 +405,8 @@ class LiveSession:
             "cached": self._teller.cached_before,
             "answered": list(self._calls.answered),
             "draft": self._draft,
+            "mode": self._mode,
+            "late": self._late,
         }
 
     def _take(self, news: News, batch: _Batch) -> None:

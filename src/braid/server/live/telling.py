@@ -174,6 +174,7 @@ class Teller:
             "tnft": figures.tnft,
             "ttft_s": self._since_end(self._first_at),
             "ttfat_s": self._since_end(self._answer_at),
+            "reuse": event.reuse,
         }
         self.cached_before = cached
         self._begin_turn()

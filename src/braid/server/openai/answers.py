@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from braid.engine.record import LedgerLine
@@ -81,6 +81,10 @@ class Tokens:
     said: int = 0
     thought: int = 0
     """Of those said, by inner streams."""
+    accepted: int = 0
+    """Of those said, the prediction's."""
+    rejected: int = 0
+    """Tokens of the prediction that were tried, and not said."""
 
     def __add__(self, other: Tokens) -> Tokens:
         return Tokens(
@@ -88,6 +92,8 @@ class Tokens:
             self.cached + other.cached,
             self.said + other.said,
             self.thought + other.thought,
+            self.accepted + other.accepted,
+            self.rejected + other.rejected,
         )
 
     def as_usage(self) -> dict[str, Any]:
@@ -97,7 +103,11 @@ class Tokens:
             "completion_tokens": self.said,
             "total_tokens": self.prompt + self.said,
             "prompt_tokens_details": {"cached_tokens": self.cached},
-            "completion_tokens_details": {"reasoning_tokens": self.thought},
+            "completion_tokens_details": {
+                "reasoning_tokens": self.thought,
+                "accepted_prediction_tokens": self.accepted,
+                "rejected_prediction_tokens": self.rejected,
+            },
         }
 
 
@@ -168,6 +178,8 @@ async def answer(service: Service, plan: Plan, tell: Tell, number: int = 0) -> O
             error.param = plan.grammar_param if isinstance(error, SamplingError) else "messages"
             raise
         reader.open(session)
+        if plan.prediction:
+            await session.suggest(reader.answering, plan.prediction)
         with naming("messages"):
             await session.tell(conversation.inputs)
         mailbox = session.mailbox
@@ -180,8 +192,9 @@ async def answer(service: Service, plan: Plan, tell: Tell, number: int = 0) -> O
     for part in reader.rest():
         await tell(part)
     reason = reader.reason(session)
-    transcript = session.transcript
-    return Outcome(reason, count_tokens(transcript, session.topology, session.look().num_cached))
+    look = session.look()
+    tokens = count_tokens(session.transcript, session.topology, look.num_cached)
+    return Outcome(reason, replace(tokens, accepted=look.num_accepted, rejected=look.num_rejected))
 
 
 def count_tokens(transcript: Transcript, topology: Topology, cached: int) -> Tokens:
@@ -258,6 +271,12 @@ class _Reader:
                 odds = OddsTeller(self._codec, spec.logprobs, waits=bool(spec.stop))
             self._lanes[lane.label] = _Lane(lane.label, is_call_lane, calls, odds)
         self._inner = frozenset(inner)
+
+    @property
+    def answering(self) -> str:
+        """The lane whose text is the answer, or begins it."""
+        answering = [label for label, lane in self._lanes.items() if not lane.is_call_lane]
+        return (answering or list(self._lanes))[0]
 
     @property
     def is_done(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from braid.server.openai.documented import streamed
 from braid.server.openai.plans import Plan, Wanted, chat_plan, refuse_unserved
 from braid.server.openai.refusals import refusal
 from braid.server.openai.replies import ChatChunk, ChatCompletion
-from braid.server.openai.shapes import BraidOptions, ChatRequest
+from braid.server.openai.shapes import BraidOptions, ChatRequest, Prediction
 from braid.server.openai.streaming import DONE, EventStream, Sink, while_connected
 from braid.server.openai.together import run_all, seated
 from braid.server.service import Service, caller_of, service_of
@@ -72,7 +73,20 @@ def _plan(body: ChatRequest, service: Service, caller: Caller) -> Plan:
         is_parallel=body.parallel_tool_calls is not False,
         answer_format=body.response_format,
         template_options=body.chat_template_kwargs,
+        prediction=_predicted(body.prediction),
     )
+
+
+def _predicted(prediction: Prediction | None) -> str:
+    """The text of a prediction."""
+    if prediction is None:
+        return ""
+    if isinstance(prediction.content, str):
+        return prediction.content
+    for part in prediction.content:
+        if part.type != "text" or part.text is None:
+            raise refusal("prediction.content", f"has a part of type {part.type!r}; predictions are text")
+    return "".join(part.text or "" for part in prediction.content)
 
 
 class _Chat:
@@ -180,4 +194,4 @@ def _usage(outcomes: list[Outcome]) -> dict[str, Any]:
     """All answers together; the prompt that they share is counted once, as it is read once."""
     first = outcomes[0].tokens
     said = sum((outcome.tokens for outcome in outcomes), Tokens())
-    return Tokens(first.prompt, first.cached, said.said, said.thought).as_usage()
+    return replace(said, prompt=first.prompt, cached=first.cached).as_usage()

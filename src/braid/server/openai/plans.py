@@ -99,6 +99,8 @@ class Plan:
     """What is at fault where the grammar cannot be compiled."""
     decision: Decision | None = None
     """Where falling back to one stream was allowed: whether that was done, and why."""
+    prediction: str = ""
+    """What the answer is likely to say."""
 
     @property
     def told(self) -> dict[str, Any]:
@@ -195,6 +197,7 @@ def chat_plan(
     is_parallel: bool = True,
     answer_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None,
     template_options: Mapping[str, Any] | None = None,
+    prediction: str = "",
 ) -> Plan:
     """Plan the answer to a conversation.
 
@@ -209,6 +212,7 @@ def chat_plan(
         is_parallel: Whether several calls may be made at once.
         answer_format: What an answer that is no call looks like.
         template_options: Further variables of the chat template.
+        prediction: What the answer is likely to say.
 
     Raises:
         InputError: The request contradicts itself; `param` says where.
@@ -254,6 +258,7 @@ def chat_plan(
         service.settings.max_rows,
         "tools" if offered else "response_format",
         decision,
+        prediction,
     )
 
 

@@ -60,9 +60,11 @@ class PromptDetails(BaseModel):
 
 
 class CompletionDetails(BaseModel):
-    """Tokens of inner streams."""
+    """Tokens of inner streams; tokens of the prediction that were right, and those that were tried and were wrong."""
 
     reasoning_tokens: int
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
 
 class Usage(BaseModel):

@@ -25,6 +25,7 @@ __all__ = [
     "JsonObjectFormat",
     "JsonSchemaFormat",
     "NamedTool",
+    "Prediction",
     "RequestShape",
     "SamplingFields",
     "StreamOptions",
@@ -189,6 +190,13 @@ class JsonSchemaFormat(_Part):
 ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
 
 
+class Prediction(_Part):
+    """What the answer is likely to say, such as a file that is to be changed; it is verified, and changes nothing."""
+
+    type: Literal["content"]
+    content: str | list[ContentPart]
+
+
 class StreamOptions(BaseModel):
     """How a stream is told."""
 
@@ -267,7 +275,7 @@ class ChatRequest(SamplingFields, IgnoredFields):
     store: bool | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
-    prediction: dict[str, Any] | None = None
+    prediction: Prediction | None = None
     modalities: list[str] | None = None
     audio: dict[str, Any] | None = None
     functions: list[Any] | None = None
