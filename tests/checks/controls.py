@@ -11,6 +11,7 @@ from torch import Tensor
 from braid.cache import PageList
 from braid.engine.backend import (
     Ask,
+    Capabilities,
     Cell,
     Close,
     Draw,
@@ -319,6 +320,9 @@ class FailsTogether(LocalBackend):
 
 class TakesEdits(LocalBackend):
     """What it cannot do is done without a word, and without effect."""
+
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities(), edits=False)
 
     def _apply(self, op: Op) -> int:
         return 0 if isinstance(op, Splice) else super()._apply(op)

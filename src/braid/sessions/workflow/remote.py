@@ -25,7 +25,9 @@ class Remote:
 
     def __init__(self) -> None:
         if importlib.util.find_spec("httpx") is None:
-            raise WorkflowError("a stage at an endpoint needs httpx: pip install httpx")
+            raise WorkflowError(
+                "a stage at an endpoint needs httpx; install it with: pip install 'braid-llm[workflows]'"
+            )
         self._clients: dict[Endpoint, httpx.AsyncClient] = {}
 
     async def ask(self, stage: Prompt, prompt: str, grew: Callable[[str], None]) -> tuple[str, int]:
