@@ -409,3 +409,91 @@ def test_text_that_never_fits_is_refused_and_the_snapshot_before_counts() -> Non
     core.do(conversation, "commit")
     finish(core, conversation)
     check_same(core, conversation, *fresh(topology, {"user": "Say it."}))
+
+
+# ---- what a reader of the code found
+
+
+def test_what_is_ahead_does_not_change_a_penalty() -> None:
+    """A draw knows the tokens that were said before it, and not those that are guessed to follow."""
+    sampling = SamplingSpec(temperature=1.0, repetition_penalty=1.6, seed=3)
+    topology = plain().with_specs(
+        {"output": StreamSpec(direction="output", wait_k="end", sampling=sampling, max_tokens=12)}
+    )
+    _, expected = fresh(topology, {"user": "Say it."})
+    core = core_for(topology)
+    conversation = core.open(topology, seed=9)
+    conversation.guess_from("output", [token for _, token in expected.transcript.tokens("output")])
+    core.do(conversation, "tell", {"user": "Say it."})
+    finish(core, conversation)
+    assert rows_of(conversation) == rows_of(expected)
+    assert conversation.num_accepted > 6
+
+
+def test_a_stream_that_is_closed_leaves_the_turn() -> None:
+    topology = aloud()
+    core = core_for(topology)
+    conversation = core.open(topology, seed=9, ledger=[])
+    core.do(conversation, "snapshot", {"user": "So it goes.", "document": "It goes."})
+    for _ in range(4):
+        core.step([conversation])
+    core.do(conversation, "close_stream", "document")
+    core.do(conversation, "commit")
+    finish(core, conversation)
+    assert conversation.turn == 1
+    core.do(conversation, "snapshot", {"user": "And now?"})
+    core.do(conversation, "close_stream", "user")
+    core.do(conversation, "rollback")
+    core.step([conversation])
+    assert conversation.edit is None
+
+
+def lines_from(conversation: Conversation) -> list[Any]:
+    return [news.line for news in conversation.take_news() if isinstance(news, LedgerLine)]
+
+
+@pytest.mark.parametrize("mode", ["exact", "repair"])
+@pytest.mark.parametrize("steps", [0, 1, 3, 6])
+def test_a_ledger_leads_through_refills_and_what_was_taken_over(mode: str, steps: int) -> None:
+    """Evicted, then a snapshot, an edit in the middle of it, the commit, and the kill."""
+    text = LONG[:40] + "and gin " + LONG[40:]
+    core = core_for(plain())
+    conversation = core.open(plain(), seed=9, ledger=[], drift_bound=9.0)
+    core.do(conversation, "tell", {"user": "Say it."})
+    while not conversation.turn_is_over:
+        core.step([conversation])
+    core.step([conversation])
+    core.evict(conversation)
+    core.do(conversation, "snapshot", {"user": LONG}, mode)
+    for _ in range(8):
+        core.step([conversation])
+    core.do(conversation, "commit", {"user": text}, mode)
+    lines = lines_from(conversation)
+    for _ in range(steps):
+        core.step([conversation])
+        lines += lines_from(conversation)
+    other = core_for(plain())
+    resumed = other.open(plain(), seed=9, ledger=lines, drift_bound=9.0)
+    finish(other, resumed)
+    said = [
+        cell.token
+        for row in resumed.transcript.turns()[1]
+        for label, cell in row.cells.items()
+        if label == "user"
+    ]
+    assert bytes(said).decode() == text
+    assert resumed.turn == 2
+
+
+def test_a_stop_between_the_commit_and_its_release_is_heard() -> None:
+    core = core_for(plain())
+    conversation = core.open(plain(), seed=9)
+    core.do(conversation, "snapshot", {"user": "Say it."})
+    for _ in range(5):
+        step(core, conversation)
+    core.do(conversation, "commit")
+    core.do(conversation, "cancel")
+    step(core, conversation)
+    assert conversation.stage.output("output").phase == "asleep"
+    finish(core, conversation)
+    assert conversation.turn == 1

@@ -228,6 +228,14 @@ class Conversation:
         self.most_drafted = most_drafted
         self.drift_bound = drift_bound
         self._has_stash = False
+        self.put_off: list[tuple[str, str | None]] = []
+        """Verbs that came between a commit and its release, and follow it."""
+        self.needs_ground = False
+        """Whether its cache is wanted though it has nothing to do: while a ledger is followed to a snapshot."""
+        self.granted = EVERYTHING
+        """What `prepare` took of its grant."""
+        self.holds_turn = False
+        """Whether it is led through a draft, whose turn is over when it is committed."""
         self._is_edited = False
         """Whether the turn that is under way was committed by `commit`."""
         self._guesses: Guesses | None = None
@@ -237,6 +245,8 @@ class Conversation:
         self._most_ahead = LEAST_AHEAD
         self.num_accepted = self.num_rejected = 0
         """Tokens that guesses brought, and those that were computed for nothing, in turns of either kind."""
+        self.ahead_at = 0.0
+        """When that was decided, on the engine's clock."""
         self._is_disturbed = False
         """Whether a verb has come during the forward."""
         self._told: tuple[int, ...] = ()
@@ -354,15 +364,19 @@ class Conversation:
     def interrupt(self, stream: str | None = None) -> None:
         """Force the end token of an output that speaks, or of all; those that wait for their turn go on waiting."""
         end = self.model.turn_end_id
-        for lane in self._outputs(stream):
-            if lane.is_awake and self.edit is None:  # what is drafted has not been said
+        lanes = self._outputs(stream)
+        self._put_off("interrupt", stream)
+        for lane in lanes:
+            if lane.is_awake and self.edit is None:
                 lane.pending, lane.phase, lane.must_speak = (end, True), "speaking", False
                 lane.forced.clear()
                 self.record.life("interrupt", lane.label)
 
     def cancel(self, stream: str | None = None) -> None:
         """Put an output to sleep, or all, without an end token."""
-        for lane in self._outputs(stream):
+        lanes = self._outputs(stream)
+        self._put_off("cancel", stream)
+        for lane in lanes:
             if lane.phase != "asleep" and self.edit is None:
                 self.record.life("cancel", lane.label)
                 self._sleep(lane, "cancelled")
@@ -442,7 +456,7 @@ class Conversation:
     def _unless_a_fact_changes(self, edit: EditableTurn, texts: Mapping[str, str]) -> Mode:
         """`reuse`, or `exact` where an edit changes what is told rather than how: the old would shine through."""
         for stream, text in texts.items():
-            before = edit.texts.get(stream, "")
+            before = edit.followed.get(stream, "")
             if not text.startswith(before) and changes_a_fact(before, text) is not None:
                 edit.counts.fallbacks += 1
                 return "exact"
@@ -518,6 +532,8 @@ class Conversation:
         self._require_open()
         self.stage.lane(stream)
         self._restart_draft()
+        if self.edit is not None:
+            self.edit.leave_out(stream)
         lane = self.stage.lane(stream)
         if lane.is_closed if isinstance(lane, InputLane) else lane.phase == "closed":
             return
@@ -548,6 +564,8 @@ class Conversation:
     def fail(self, error: BraidError) -> None:
         """Close the session because of an error, which is told first."""
         if not self.is_closed:
+            self._restart_draft()  # or what is told now would be taken back with it
+            self.edit = None
             self.error = error
             self.record.error(error.code, str(error))
             self.close(error.code)
@@ -605,16 +623,23 @@ class Conversation:
         twin._ahead = []  # noqa: SLF001 (of its own class)
         twin._coming = None  # noqa: SLF001 (of its own class)
         twin.ledger = None  # it would lack the past
+        twin.needs_ground, twin.put_off = False, []
         twin.edit = twin.finished = None
         return twin
 
     def become(self, twin: Conversation) -> None:
         """Stand where a double stands; what was held of the record is rewritten."""
+        ahead = {entry.span for step in self._ahead for entry in step.entries if entry.keep}
         for name in _BOOKS:
             setattr(self, name, getattr(twin, name))
         self.record.rewrite(twin.record)
         self._rows = RowMaker(self.stage, self.record, self._draw)
         self._ahead, self._coming = [], None
+        self._path = self._to_keep = (
+            None  # what other sessions may share is told from the rows that were taken back
+        )
+        held = self._held_by_span()
+        self.forget({span: held[span] for span in ahead if span in held})
 
     def evict(self) -> None:
         """Drop its spans from the cache; they are refilled from the transcript before the session goes on.
@@ -693,6 +718,11 @@ class Conversation:
         return self.counts if self._is_edited or self.edit is not None else None
 
     @property
+    def wants_ground(self) -> bool:
+        """Whether a snapshot waits for what the turn stands on."""
+        return self.edit is not None and self.edit.base is None
+
+    @property
     def is_behind(self) -> bool:
         """Whether a snapshot has come that it can follow now, and has not."""
         return not self.is_closed and self.edit is not None and self.edit.is_outdated and self.has_ground
@@ -700,6 +730,11 @@ class Conversation:
     def _restart_draft(self) -> None:
         if self.edit is not None:
             self.edit.restart()
+
+    def _put_off(self, verb: str, stream: str | None) -> None:
+        """What is drafted has not been said, and cannot be cut short; what is committed can, once it is released."""
+        if self.edit is not None and self.edit.is_committed:
+            self.put_off.append((verb, stream))
 
     def _require_live(self, verb: str) -> None:
         if self.edit is not None:
@@ -829,7 +864,7 @@ class Conversation:
         if not coming.is_something and (self.is_evicted or not self._preamble_is_stale):
             self._settle()
             coming = self._next_rows(now)
-        needs_ground = self.edit is not None and self.edit.base is None
+        needs_ground = self.needs_ground or self.wants_ground
         if self.is_evicted:
             return self._refill_demand(now) if coming.is_something or needs_ground else None
         if self._preamble_is_stale:
@@ -894,6 +929,7 @@ class Conversation:
             PoolFullError, PoolTooSmallError: The pool has no room; nothing was changed.
             ContextOverflowError: A position would lie beyond the model's context; nothing was changed.
         """
+        self.granted = grant
         if self.is_closed:
             return None
         if self.is_evicted:
@@ -911,7 +947,7 @@ class Conversation:
         if self.edit is not None and self.edit.splicing is not None:
             read = self._splice(self.edit, now) if not self.edit.splicing.before else []
             coming = self._next_rows(now) if read else coming
-            grant = self._up_to_splice(self.edit, grant)
+            grant = self.granted = self._up_to_splice(self.edit, grant)
         self._require_length(coming)
         coming = _within(coming, grant)
         if not coming.is_something or (self.edit is not None and self.edit.is_outdated):
@@ -995,6 +1031,8 @@ class Conversation:
         )
         edit.splicing = None
         edit.took(taken)
+        if self.ledger is not None:  # to whoever follows it, these are rows as any others
+            self.ledger.spliced(taken.grant)
         return made.read
 
     # ---- steps ahead
@@ -1002,6 +1040,7 @@ class Conversation:
     def _with_steps_ahead(self, item: Item, needs: Sequence[tuple[str, int]], most: int, now: float) -> Item:
         """The item, and what comes after it if the guesses are right; less where there is no room."""
         self._is_disturbed = False
+        self.ahead_at = now
         steps = look_ahead(self, most, now)
         kept = Counter(dict(needs))
         for step in steps:
@@ -1019,12 +1058,13 @@ class Conversation:
         """Answers that the step which was prepared last waits for."""
         return len(self._asked)
 
-    def step_ahead(self, now: float) -> bool:
+    def step_ahead(self) -> bool:
         """Enter the next rows, which were computed together with those before them, if it has come as was guessed.
 
         The cache forgets the others.
         """
         has_come = self._ahead and self._ahead[0].expected == self._told and not self._is_disturbed
+        now = self.ahead_at  # as when they were computed: what is overdue by now comes afterwards
         if has_come and self.demand(now) is not None and self._coming is not None:  # a draft has a budget
             step = self._ahead.pop(0)
             item, _ = self._make(self._coming, EVERYTHING, now)
@@ -1422,7 +1462,8 @@ class Conversation:
         outputs = self.stage.open_outputs()
         if not self._in_turn or any(lane.queue for lane in self.stage.inputs):
             return
-        if self.is_drafting and all(lane.phase != "silent" for lane in outputs):
+        is_held = self.is_drafting or self.holds_turn
+        if is_held and all(lane.phase != "silent" for lane in outputs):
             return  # it is over when it is committed
         left = [lane for lane in outputs if lane.phase != "asleep" and not lane.may_never_start]
         if not left and any(lane.phase == "asleep" for lane in outputs):
@@ -1438,7 +1479,7 @@ class Conversation:
         for lane in owing if self.forces_answers else ():
             lane.must_speak = True
             self.record.life("force", lane.label, reason="quiescent")
-        if owing or self.is_drafting:
+        if owing or is_held:
             return
         for lane in silent:
             self._sleep(lane, "silent")
@@ -1503,7 +1544,7 @@ class Conversation:
             self.seed if sampling.seed is None else sampling.seed,
             self.turn,
             lane.index,
-            lane.counts,
+            dict(lane.counts),  # as they are now: what is ahead of a forward goes on with them
             exempt if lane.must_speak else (),
             exempt,
             None if lane.matcher is None else lane.matcher.allowed(),

@@ -211,7 +211,8 @@ class EngineCore:
         """
         with self.lock:
             timed = {"now": now} if verb in conversation.TIMED else {}
-            mark = conversation.record.mark()
+            mark = conversation.record.mark_heard()
+            is_unheard = conversation.edit is not None
             value = getattr(conversation, verb)(*arguments, **timed)
             if self._is_computing:
                 conversation.disturb()
@@ -219,7 +220,9 @@ class EngineCore:
                 if verb == "commit":
                     assert conversation.edit is not None, "it was committed just now"
                     conversation.ledger.committed(conversation.edit.texts, now)
-                elif verb not in conversation.UNWRITTEN:
+                elif verb not in conversation.UNWRITTEN and not (
+                    is_unheard and verb in ("interrupt", "cancel")
+                ):
                     conversation.ledger.did(mark, verb, arguments, now)
             if self.journal is not None:
                 self.journal.did(
@@ -352,6 +355,13 @@ class EngineCore:
     def _follow(self, conversation: Conversation, now: float) -> bool:
         """Bring an editable turn to its newest snapshot; returns whether it was released."""
         is_released = conversation.follow(now)
+        if is_released:
+            late, conversation.put_off = conversation.put_off, []
+            for verb, stream in late:
+                mark = conversation.record.mark()
+                getattr(conversation, verb)(stream)
+                if conversation.ledger is not None:
+                    conversation.ledger.did(mark, verb, (stream,), now)
         if is_released and self.metrics is not None and conversation.is_first_due:
             self._note_first_tokens(conversation, now, self.metrics)
         return is_released
@@ -441,7 +451,7 @@ class EngineCore:
             try:
                 made = conversation.prepare(grant, now, spare=spare)
                 if ledger is not None:
-                    ledger.prepared(grant, made is not None)
+                    ledger.prepared(conversation.granted, made is not None)
                 return made
             except PoolFullError:
                 if ledger is not None:
@@ -535,8 +545,8 @@ class EngineCore:
             if self.metrics is not None and conversation.is_first_due and not conversation.is_drafting:
                 self._note_first_tokens(conversation, now, self.metrics)
             if ledger is not None:
-                ledger.begin_step(now)
-            is_ahead = conversation.step_ahead(now)
+                ledger.begin_step(conversation.ahead_at)
+            is_ahead = conversation.step_ahead()
             if ledger is not None and is_ahead:
                 ledger.prepared(EVERYTHING, True)
             if ledger is not None:
@@ -586,11 +596,15 @@ def _count(figures: StepFigures, conversation: Conversation, item: Item, num_rea
     figures.output_tokens += max(0, total - probes - template - num_read)
 
 
+def _urgency(demand: Demand, is_draft: bool) -> tuple[bool, int, int]:
+    return is_draft, min(demand.row_priority, demand.input_priority), demand.session
+
+
 def _one_a_beginning(demands: Sequence[Demand], by_number: Mapping[int, Conversation]) -> list[Demand]:
     """Of sessions that would compute the same closed prefix, the most urgent one; the others recall it afterwards."""
     first: dict[Hashable, Demand] = {}
     chosen: list[Demand] = []
-    for demand in sorted(demands, key=lambda d: (min(d.row_priority, d.input_priority), d.session)):
+    for demand in sorted(demands, key=lambda d: _urgency(d, by_number[d.session].is_drafting)):
         beginning = by_number[demand.session].beginning
         if beginning is None or first.setdefault(beginning, demand) is demand:
             chosen.append(demand)

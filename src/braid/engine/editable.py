@@ -183,6 +183,8 @@ class EditableTurn:
     most_drafted: int
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """The newest snapshot."""
+    followed: dict[str, str] = field(default_factory=dict[str, str])
+    """The one that the run is of."""
     counts: Counts = field(default_factory=Counts)
     is_committed: bool = False
     is_withdrawn: bool = False
@@ -211,6 +213,11 @@ class EditableTurn:
         self.texts, self.has_no_room, self.is_withdrawn = merged, False, False
         self.mode = self.counts.mode = mode
         self._must_be_exact = False
+
+    def leave_out(self, stream: str) -> None:
+        """A stream is closed; where nothing else was said, the turn is taken back."""
+        self.texts.pop(stream, None)
+        self.is_withdrawn = self.is_withdrawn or (self.is_committed and not any(self.texts.values()))
 
     @property
     def drift(self) -> float:
@@ -283,6 +290,7 @@ class EditableTurn:
         books = BooksOnly()
         twin = self.base.double(books)
         twin.read_guesses(conversation)
+        twin.holds_turn = True
         if conversation.ledger is not None:
             twin.ledger = conversation.ledger.of(twin)
             twin.ledger.released()
@@ -294,6 +302,7 @@ class EditableTurn:
         steps = _lead(twin, self.steps, now, may_drift=may_drift)
         self.splicing = self._plan_splicing(twin, steps, now) if may_drift else None
         self._become(twin, steps)
+        self.followed = dict(self.texts)
         self.is_outdated = False
         self.counts.snapshots += 1
 

@@ -1,6 +1,7 @@
 """What happened to one session, line by line, so that another process can go on with it.
 
     ["do", "write", ["user", "How"], 0.1]        a verb, at 0.1 s
+    ["ground", 0.1, [512, true], [], 0]          a step of a session that came back to the cache for a snapshot alone
     ["step", 0.2, [512, true], [3], 0]           demand, and prepare under a grant; the cache recalled 3 cells
     ["retry", 0.2, [512, true], [], 0]           prepare once more, after room was made
     ["told", [[40], [311]]]                      what the forward answered to the lanes that it asked
@@ -19,7 +20,7 @@ lines for all events that are stored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from braid.engine.backend import Answer, Backend, Capabilities, ModelCard, Op, Recall, Usage
@@ -45,6 +46,7 @@ class _Step:
 
     mark: tuple[int, int]
     now: float
+    kind: str = "step"
     is_retry: bool = False
     """Whether the demand is in a line already, and it has only prepared once more."""
 
@@ -57,6 +59,7 @@ class Ledger:
     """
 
     def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
         self._record = conversation.record
         self._step: _Step | None = None
         self.recalled: list[int] = []
@@ -84,7 +87,7 @@ class Ledger:
 
     def begin_step(self, now: float) -> None:
         """It is about to be asked what there is to do."""
-        self._step = _Step(self._record.mark(), now)
+        self._step = _Step(self._record.mark(), now, "ground" if self._conversation.wants_ground else "step")
 
     def prepared(self, grant: Grant, was_made: bool, *, was_full: bool = False) -> None:
         """It was granted something, and has prepared that; or had nothing to do, or found no room."""
@@ -92,18 +95,25 @@ class Ledger:
         step, self._step = self._step, None
         if was_made or self._has_changed(step):
             allowed = [grant.input_tokens, grant.makes_row]
-            kind = "retry" if step.is_retry else "step"
+            kind = "retry" if step.is_retry else step.kind
             self._write(step.mark, [kind, step.now, allowed, self._take_recalled(), int(was_full)])
         elif not step.is_retry:
             self._step = step  # so far nothing has happened
             return
-        self._step = _Step(self._record.mark(), step.now, is_retry=True)
+        self._step = _Step(self._record.mark(), step.now, step.kind, is_retry=True)
+
+    def spliced(self, grant: Grant) -> None:
+        """Rows were entered that nothing is computed for; what is prepared next is in the same step."""
+        self.prepared(grant, True)
+        self.told(self.mark(), [])
+        assert self._step is not None, "it has prepared"
+        self._step = replace(self._step, mark=self.mark())
 
     def end_step(self) -> None:
         """Nothing more is granted; asking alone may have changed something, such as that the turn is over."""
         step, self._step = self._step, None
         if step is not None and not step.is_retry and self._has_changed(step):
-            self._write(step.mark, ["step", step.now, None, self._take_recalled(), 0])
+            self._write(step.mark, [step.kind, step.now, None, self._take_recalled(), 0])
         self.recalled = []
 
     def _has_changed(self, step: _Step) -> bool:
@@ -126,11 +136,11 @@ class Ledger:
         self.end_step()
         self._write_out(self.mark(), ["evict"])
         if step is not None:
-            self._step = _Step(self.mark(), step.now, is_retry=True)
+            self._step = _Step(self.mark(), step.now, step.kind, is_retry=True)
 
     def fail(self, error: BraidError) -> None:
         """It cannot go on."""
-        self._write(self.mark(), ["fail", error.code, str(error)])
+        self._write_out(self.mark(), ["fail", error.code, str(error)])
 
     def resumed(self, now: float) -> None:
         """Another process goes on with it; its clock begins anew."""
@@ -201,6 +211,7 @@ def lead_through(
             f"the session's ledger cannot be followed at {str(line)[:200]} ({error!r}); the model, or Braid itself, "
             "may be another than when it was written"
         ) from error
+    conversation.needs_ground = False
     conversation.go_on(backend, apply, script.unanswered, now)
     return conversation
 
@@ -262,7 +273,8 @@ class _Script:
             case ["do", str(verb), list(arguments), now]:
                 timed = {"now": now} if verb in conversation.TIMED else {}
                 getattr(conversation, verb)(*arguments, **timed)
-            case ["step", now, grant, list(recalled), is_full]:
+            case ["step" | "ground" as kind, now, grant, list(recalled), is_full]:
+                conversation.needs_ground = kind == "ground"
                 self._recalled, self._is_full = cast("list[int]", list(recalled)), bool(is_full)
                 conversation.demand(now)
                 if grant is not None:

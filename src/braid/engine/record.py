@@ -105,6 +105,10 @@ class Record:
         """How much there is now: of news that nobody has taken, and of the transcript."""
         return len(self._news), len(self.transcript.entries)
 
+    def mark_heard(self) -> tuple[int, int]:
+        """As `mark`, but before what is held."""
+        return len(self._news) if self._held_from is None else self._held_from, len(self.transcript.entries)
+
     def insert_before_held(self, line: LedgerLine) -> None:
         """Put a line of the ledger before all that is held."""
         place = len(self._news) if self._held_from is None else self._held_from
