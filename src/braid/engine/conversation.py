@@ -1016,8 +1016,8 @@ class Conversation:
         if not edit.takes_over(drift, self.drift_bound):
             return []
         parts = splicing.parts()
-        self.backend.reserve(self.number, [(part.label, part.count) for part in parts])
-        coming = NextRows(RowPlan(tuple((part.label, part.count) for part in parts), (), False))
+        self.backend.reserve(self.number, [(part.label, part.length) for part in parts])
+        coming = NextRows(RowPlan(tuple((part.label, part.length) for part in parts), (), False))
         taken = Taken(
             shape_of(coming, self), Grant(self.number, len(splicing.rest), False), now, 0, drift=drift
         )
@@ -1025,7 +1025,7 @@ class Conversation:
         times = {entry.span: entry.times for entry in made.entries}
         self._apply(
             [
-                Splice(self.number, part.label, part.start, part.start + part.count, times[part.label])
+                Splice(self.number, part.label, part.start, part.start + part.length, times[part.label])
                 for part in parts
             ]
         )

@@ -51,7 +51,7 @@ class Part(NamedTuple):
 
     label: str
     start: int
-    count: int
+    length: int
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Splicing:
         parts: list[Part] = []
         for label, index in self.rest:
             if parts and parts[-1].label == label:
-                parts[-1] = parts[-1]._replace(count=parts[-1].count + 1)
+                parts[-1] = parts[-1]._replace(length=parts[-1].length + 1)
             else:
                 parts.append(Part(label, index, 1))
         return parts

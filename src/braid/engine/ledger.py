@@ -256,6 +256,10 @@ class _Script:
         """Never asked."""
         raise AssertionError("nothing is computed while a ledger is followed")
 
+    def deviation(self, session: int, span: str, start: int, stop: int, old: int) -> float:
+        """Never asked: what a draft took over is rows as any others here."""
+        raise AssertionError("nothing is compared while a ledger is followed")
+
     def usage(self) -> Usage:
         """Nothing is held."""
         return Usage()

@@ -287,6 +287,10 @@ class _Recorder:
         asked = [entry.ask.draws[-1] for entry in item.entries if entry.ask is not None]
         return ItemResult(tuple(Answer(self._dictation(draw)) for draw in asked))
 
+    def deviation(self, session: int, span: str, start: int, stop: int, old: int) -> float:
+        """Never asked."""
+        raise AssertionError("a tape has no keys, and edits nothing")
+
     def usage(self) -> Usage:
         return Usage()
 
