@@ -718,6 +718,11 @@ class Conversation:
         return self.counts if self._is_edited or self.edit is not None else None
 
     @property
+    def _rests(self) -> bool:
+        """Whether it has but a draft to do, which found no room: it waits for the next snapshot, or the commit."""
+        return self.edit is not None and self.edit.has_no_room and not self.edit.is_committed
+
+    @property
     def wants_ground(self) -> bool:
         """Whether a snapshot waits for what the turn stands on."""
         return self.edit is not None and self.edit.base is None
@@ -829,6 +834,8 @@ class Conversation:
         """Whether the next step would compute something."""
         if self.is_closed:
             return False
+        if self._rests:
+            return False
         if self._unanswered is not None or (self._preamble_is_stale and not self.is_evicted):
             return True
         if self.edit is not None and (self.edit.is_outdated or self.edit.is_committed):
@@ -854,7 +861,7 @@ class Conversation:
             now: The moment, on the engine's clock.
         """
         self._coming = None
-        if self.is_closed:
+        if self.is_closed or self._rests:
             return None
         if self._unanswered is not None:
             return self._refill_demand(now) if self.is_evicted else self._unanswered_demand(self._unanswered)
