@@ -632,9 +632,11 @@ def test_the_table_has_every_verb() -> None:
         "forget_stashed",
         "guess_from",
         "guessed",
+        "held_by_span",
         "num_guessable",
         "read_guesses",
         "released",
+        "rest_draft",
         "stash",
         "step_ahead",
     }

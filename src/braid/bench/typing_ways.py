@@ -21,7 +21,7 @@ from typing import Any
 
 from braid.bench.typing_machine import Machine
 from braid.engine.conversation import Conversation
-from braid.engine.editable import Mode
+from braid.engine.editable import MOST_DRAFTED, Mode
 from braid.errors import InputError
 from braid.model.chat import Chat, Message
 from braid.streams.topology import Topology
@@ -33,8 +33,6 @@ WAYS = ("ahead", "read-ahead", "repair", "reuse", "none", "append", "fresh")
 
 EXACT_WAYS = ("ahead", "read-ahead", "append", "fresh")
 """Those whose answers are those of `none`, token by token."""
-
-_MOST_DRAFTED = 256
 
 
 class Way(ABC):
@@ -234,9 +232,9 @@ def make_way(name: str, machine: Machine, topology: Topology, stream: str, longe
     if name == "append":
         return _Appending(machine, topology, stream)
     if name == "fresh":
-        return _Requests(machine, topology, stream, most_drafted=_MOST_DRAFTED + longest)
+        return _Requests(machine, topology, stream, most_drafted=MOST_DRAFTED + longest)
     modes: dict[str, Mode] = {"ahead": "exact", "read-ahead": "exact", "repair": "repair", "reuse": "reuse"}
     if name not in modes:
         raise InputError(f"there is no way to answer called {name!r}; there are {', '.join(WAYS)}")
-    most = 0 if name == "read-ahead" else _MOST_DRAFTED
+    most = 0 if name == "read-ahead" else MOST_DRAFTED
     return _Snapshots(machine, topology, stream, most_drafted=most, mode=modes[name])

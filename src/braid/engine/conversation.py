@@ -43,7 +43,7 @@ from braid.engine.backend import (
     Trim,
     closer_of,
 )
-from braid.engine.editable import EDGE, Counts, EditableTurn, Mode, Taken, shape_of, trims
+from braid.engine.editable import EDGE, MOST_DRAFTED, Counts, EditableTurn, Mode, Taken, shape_of
 from braid.engine.facts import changes_a_fact
 from braid.engine.guesses import Cursor, Guesses
 from braid.engine.lanes import RANKS, InputLane, OutputLane, Waiting
@@ -165,7 +165,7 @@ class Conversation:
         salt: str = "",
         max_queued: int = 65_536,
         chat: Mapping[str, Any] | None = None,
-        most_drafted: int = 256,
+        most_drafted: int = MOST_DRAFTED,
         drift_bound: float = DRIFT_BOUND,
     ) -> None:
         self.backend = backend
@@ -638,7 +638,7 @@ class Conversation:
         self._path = self._to_keep = (
             None  # what other sessions may share is told from the rows that were taken back
         )
-        held = self._held_by_span()
+        held = self.held_by_span()
         self.forget({span: held[span] for span in ahead if span in held})
 
     def evict(self) -> None:
@@ -716,6 +716,13 @@ class Conversation:
     def _counted(self) -> Counts | None:
         """Where tokens are counted, if the turn under way is an editable one."""
         return self.counts if self._is_edited or self.edit is not None else None
+
+    def rest_draft(self) -> bool:
+        """Let what is but a draft wait for the next snapshot, or the commit; returns whether it is one."""
+        if self.edit is None or self.edit.is_committed:
+            return False
+        self.edit.has_no_room = True
+        return True
 
     @property
     def _rests(self) -> bool:
@@ -1096,10 +1103,10 @@ class Conversation:
             self._counted.computed += tokens
             self._counted.wasted += tokens
         spans = {entry.span for step in steps for entry in step.entries if entry.keep}
-        held = self._held_by_span()
+        held = self.held_by_span()
         self.forget({span: held[span] for span in spans if span in held})
 
-    def _held_by_span(self) -> dict[str, int]:
+    def held_by_span(self) -> dict[str, int]:
         """Tokens that the books have of each span that is open."""
         held = {lane.label: lane.num_kept for lane in self.stage.inputs if not lane.is_closed}
         for lane in self.stage.open_outputs():
@@ -1109,7 +1116,7 @@ class Conversation:
     def forget(self, lengths: Mapping[str, int]) -> None:
         """Let the cache forget what spans hold beyond these lengths."""
         if lengths and not self.is_evicted:
-            self._apply(trims(self.number, lengths))
+            self._apply([Trim(self.number, span, length) for span, length in lengths.items()])
 
     def guessed(self) -> tuple[int, ...] | None:
         """What those who are asked will say, as far as anybody can guess; None if not."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from braid.engine.backend import Backend, Item, ItemResult, Op, Recall
 from braid.engine.conversation import DRIFT_BOUND, EVERYTHING, Conversation
+from braid.engine.editable import MOST_DRAFTED
 from braid.engine.journal import Journal
 from braid.engine.lanes import Waiting
 from braid.engine.ledger import Ledger, Line, lead_through
@@ -120,7 +121,7 @@ class EngineCore:
         salt: str = "",
         max_queued: int = 65_536,
         chat: Mapping[str, Any] | None = None,
-        most_drafted: int = 256,
+        most_drafted: int = MOST_DRAFTED,
         drift_bound: float = DRIFT_BOUND,
         ledger: Sequence[Line] | None = None,
         now: float = 0.0,
@@ -390,20 +391,17 @@ class EngineCore:
             try:
                 made = self._with_room(conversation, grant, now, left, batch, by_number)
             except PoolFullError as error:
-                if conversation.edit is not None and conversation.is_drafting:
-                    conversation.edit.has_no_room = True
-                elif self._somebody_else_holds(conversation):
-                    report.deferred.append(conversation)
-                else:
-                    report.failures.append((conversation, error))
+                if not conversation.rest_draft():
+                    if self._somebody_else_holds(conversation):
+                        report.deferred.append(conversation)
+                    else:
+                        report.failures.append((conversation, error))
                 continue
             except Exception as error:  # noqa: BLE001 (a predicate may be asked here, too)
-                if conversation.edit is not None and conversation.is_drafting:
-                    conversation.edit.has_no_room = (
-                        True  # it is raised once it is committed, if it still comes to that
-                    )
-                    continue
-                report.failures.append((conversation, as_braid_error(error)))
+                if (
+                    not conversation.rest_draft()
+                ):  # of a draft it is raised after the commit, if it comes to that
+                    report.failures.append((conversation, as_braid_error(error)))
                 continue
             if made is None:
                 continue

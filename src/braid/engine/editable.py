@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from braid.engine.ahead import BooksOnly
-from braid.engine.backend import Answer, Op, Trim, closer_of
+from braid.engine.backend import Answer
+from braid.engine.diff import common_prefix, common_suffix
 from braid.engine.scheduler import Grant
 from braid.streams.events import Reuse
 
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
     from braid.engine.lanes import InputLane
     from braid.engine.rowmaker import NextRows
 
-__all__ = ["Counts", "EditableTurn", "Mode", "Taken", "shape_of", "trims"]
+__all__ = ["EDGE", "MOST_DRAFTED", "Counts", "EditableTurn", "Mode", "Taken", "shape_of"]
 
 Mode = Literal["exact", "repair", "reuse"]
 """What may be kept of what stood behind an edit."""
 
+
+MOST_DRAFTED = 256
+"""Tokens that a draft may have where nobody says otherwise."""
 
 EDGE = 8
 """Tokens at the far end of a window that are compared with what they were."""
@@ -309,12 +313,12 @@ class EditableTurn:
     def _become(self, twin: Conversation, steps: list[Taken]) -> None:
         """Stand where the double stands; the cache forgets what it has not."""
         conversation = self.conversation
-        before = _held(conversation)
+        before = conversation.held_by_span()
         self.counts.wasted += sum(step.num_tokens for step in self.steps) - sum(s.num_tokens for s in steps)
         conversation.become(twin)
         self.steps = steps
         if not conversation.is_evicted:
-            after = _held(conversation)
+            after = conversation.held_by_span()
             conversation.forget({span: after[span] for span, count in before.items() if after[span] < count})
 
     # ---- taking over what stands behind an edit
@@ -332,7 +336,7 @@ class EditableTurn:
             self._stashed = [token for step in self.steps for token in step.shape.inputs]
             self._stashed_drift = self.drift
         old = self._stashed
-        common = _num_common_at_end(old, new, most=len(old) - min(len(done), len(old)))
+        common = min(common_suffix(old, new), max(0, len(old) - len(done)))
         window = _WINDOWS[self.mode]
         if common - window - 1 < LEAST_SPLICE:
             return None
@@ -436,21 +440,7 @@ def _lead(twin: Conversation, steps: Sequence[Taken], now: float, *, may_drift: 
 
 def _num_common(new: Shape, old: Shape) -> int:
     """How many tokens of a burst enter in both; the last one of the new is in the row that asks, which differs."""
-    count = 0
-    for a, b in zip(new.inputs[: new.num_burst], old.inputs, strict=False):
-        if a != b:
-            break
-        count += 1
-    return min(count, old.num_burst + 1)
-
-
-def _num_common_at_end(old: Sequence[object], new: Sequence[object], most: int) -> int:
-    count = 0
-    for a, b in zip(reversed(old), reversed(new), strict=False):
-        if a != b or count == most:
-            break
-        count += 1
-    return count
+    return min(common_prefix(new.inputs[: new.num_burst], old.inputs), old.num_burst + 1)
 
 
 def _take(twin: Conversation, step: Taken) -> None:
@@ -471,18 +461,3 @@ def _do(twin: Conversation, verb: str, arguments: tuple[object, ...], now: float
     getattr(twin, verb)(*arguments, now=now)
     if twin.ledger is not None:
         twin.ledger.did(mark, verb, arguments, now)
-
-
-def _held(conversation: Conversation) -> Counter[str]:
-    """Tokens that the cache holds of each span that a turn adds to."""
-    held = Counter[str]()
-    for lane in (*conversation.stage.inputs, *conversation.stage.outputs):
-        held[lane.label] = lane.num_kept
-    for lane in conversation.stage.outputs:
-        held[closer_of(lane.label)] = lane.closer_len
-    return held
-
-
-def trims(number: int, lengths: Mapping[str, int]) -> list[Op]:
-    """What makes the cache forget all tokens of some spans beyond these lengths."""
-    return [Trim(number, span, length) for span, length in lengths.items()]

@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from braid.engine.admission import EngineLimits
 from braid.engine.backend import Draft, Dropped, SessionBackend, SessionHandle, SessionLook
-from braid.engine.editable import Mode
+from braid.engine.editable import MOST_DRAFTED, Mode
 from braid.engine.local import LocalBackend
 from braid.engine.loop import EngineLoop
 from braid.engine.metrics import EngineMetrics
@@ -42,9 +42,6 @@ __all__ = ["Engine", "InputRegime", "Reply", "Session"]
 
 
 InputRegime = Literal["live", "editable"]
-
-MOST_DRAFTED = 256
-"""Tokens that a draft may have where nobody says otherwise."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from braid.engine.editable import MOST_DRAFTED
 from braid.errors import WorkflowError
 from braid.sessions.workflow.draw import mermaid
 from braid.sessions.workflow.stages import Function, Stage
@@ -80,7 +81,9 @@ class Workflow:
                 after.add(name)
         return frozenset(self.order) - after
 
-    def open(self, engine: Engine | None = None, *, most_drafted: int = 256, max_parallel: int = 4) -> Run:
+    def open(
+        self, engine: Engine | None = None, *, most_drafted: int = MOST_DRAFTED, max_parallel: int = 4
+    ) -> Run:
         """A run, to be entered with `async with`, whose input may change until it is committed.
 
         Args:
