@@ -43,6 +43,7 @@ class Wish:
             fault.
         source: A file, for builders that read one.
         wait_k: Segments of the question that have been read when a chat's thought begins.
+        faults: Kinds that audits plant, each as likely as it is often named; those of the split if none is.
         inputs: The streams of a grid that are not learned.
         is_strict: Whether examples with a step that could not be known are left out.
         judge: Of free text.
@@ -52,6 +53,7 @@ class Wish:
     split: str = "train"
     source: Path | None = None
     wait_k: int = 1
+    faults: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ("system", "user")
     is_strict: bool = True
     judge: Judge | None = field(default=None, compare=False)
@@ -130,7 +132,7 @@ def _story(wish: Wish, index: int) -> Score:
 
 
 def _audit(wish: Wish, index: int) -> Score:
-    kinds = UNSEEN_FAULTS if wish.split == "faults" else FAULTS
+    kinds = wish.faults or (UNSEEN_FAULTS if wish.split == "faults" else FAULTS)
     rng = random.Random(f"{wish.seed}/audit/{wish.split}/{index}")
     story = tell(wish.seed, index, _story_split(wish.split))
     return audit_score(story, f"audit-{wish.split}-{wish.seed}-{index}", rng, kinds)

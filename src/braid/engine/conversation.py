@@ -1161,7 +1161,10 @@ class Conversation:
         """
         silence = self.model.silence_token_id
         if self.edit is not None and self._asked and self.edit.steps:
-            self.edit.told([label for label, _ in self._asked], answers)
+            asked = zip(self._asked, answers, strict=True)
+            self.edit.told(
+                answers, [(label, answer.token) for (label, is_wait), answer in asked if not is_wait]
+            )
         self._told = tuple(answer.token for answer in answers)
         for (label, is_wait), answer in zip(self._asked, answers, strict=True):
             lane = self.stage.lane(label)

@@ -12,9 +12,10 @@ whose turn it is not waits; only one that could never fit fails.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,6 +108,8 @@ class EngineCore:
         self._is_computing = False
         self._put_off: list[Op] = []
         self._last_worked: dict[int, int] = {}
+        self._deferred: set[int] = set()
+        """Sessions that were granted a step and found no room, until they do."""
 
     # ---- sessions
 
@@ -236,6 +239,7 @@ class EngineCore:
     def _forget(self, conversation: Conversation) -> None:
         self.conversations.pop(conversation.number, None)
         self._last_worked.pop(conversation.number, None)
+        self._deferred.discard(conversation.number)
 
     def evict(self, conversation: Conversation) -> None:
         """Drop a session from the cache, between two steps; it is refilled when it has something to do."""
@@ -384,16 +388,18 @@ class EngineCore:
         if self._shares_prefixes:
             demands = _one_a_beginning(demands, by_number)
         grants, left = self._schedule(demands, by_number, now)
+        demanding = frozenset(report.demanding)
         batch: list[tuple[Conversation, Item]] = []
         for grant in grants:
             conversation = by_number[grant.session]
             before = conversation.t
             try:
-                made = self._with_room(conversation, grant, now, left, batch, by_number)
+                made = self._with_room(conversation, grant, now, left, batch, demanding)
             except PoolFullError as error:
                 if not conversation.rest_draft():
                     if self._somebody_else_holds(conversation):
                         report.deferred.append(conversation)
+                        self._deferred.add(conversation.number)
                     else:
                         report.failures.append((conversation, error))
                 continue
@@ -408,6 +414,7 @@ class EngineCore:
             item, read = made
             left -= max(0, item.num_tokens - grant.input_tokens - 1)
             batch.append((conversation, item))
+            self._deferred.discard(conversation.number)
             self._last_worked[conversation.number] = self.num_steps
             report.num_items += 1
             report.num_tokens += item.num_tokens
@@ -425,13 +432,18 @@ class EngineCore:
     def _schedule(
         self, demands: Sequence[Demand], by_number: Mapping[int, Conversation], now: float
     ) -> tuple[list[Grant], int]:
-        """Who may do how much, and the tokens that nobody needs; drafts use steps in which nobody waits."""
+        """Who may do how much, and the tokens that nobody needs; drafts use steps in which nobody waits.
+
+        Whoever found no room last time comes first, those who opened first before others: room is taken from sessions
+        that are not in the batch yet, so that one behind others might never get any.
+        """
         drafts = [demand for demand in demands if by_number[demand.session].is_drafting]
         paying = [demand for demand in demands if not by_number[demand.session].is_drafting]
         scheduler = self.scheduler if paying else self.drafting
         grants = scheduler.schedule(paying or drafts, now)
         wanted = {demand.session: demand.row_tokens for demand in demands}
         used = sum(grant.input_tokens + wanted[grant.session] * grant.makes_row for grant in grants)
+        grants.sort(key=lambda grant: grant.session if grant.session in self._deferred else math.inf)
         return grants, max(0, scheduler.policy.step_tokens - used)
 
     def _with_room(
@@ -441,7 +453,7 @@ class EngineCore:
         now: float,
         spare: int,
         batch: Sequence[tuple[Conversation, Item]],
-        demanding: Mapping[int, Conversation],
+        demanding: Container[int],
     ) -> tuple[Item, list[Waiting]] | None:
         """Prepare, and make room for it where there is none."""
         ledger = conversation.ledger
@@ -461,9 +473,12 @@ class EngineCore:
         self,
         conversation: Conversation,
         batch: Sequence[tuple[Conversation, Item]],
-        demanding: Mapping[int, Conversation],
+        demanding: Container[int],
     ) -> bool:
-        """Free some pages: of prefixes that nobody uses, of a draft, of a session that rests, of one behind this."""
+        """Free some pages: of prefixes that nobody uses, of a draft, of a session that rests, of one behind this.
+
+        Whoever goes on in the next step does not rest: its cache has just come back, maybe at the cost of this one's.
+        """
         if self.backend.release_prefixes(PREFIX_PAGES):
             return True
         taken = {other.number for other, _ in batch} | {conversation.number}

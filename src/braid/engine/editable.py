@@ -137,8 +137,8 @@ class Taken:
         shape: What it was.
         grant, now: Under which, and when.
         num_tokens: That were computed for it.
-        asked: The lanes that were asked.
-        answers: What they were told.
+        answers: What the lanes that were asked were told.
+        said: What they drew, by lane; of those that were asked only how sure the model is, nothing.
         drift: Of tokens that were taken over, how far they may be from what they should be; None of others.
     """
 
@@ -146,8 +146,8 @@ class Taken:
     grant: Grant
     now: float
     num_tokens: int
-    asked: tuple[str, ...] = ()
     answers: tuple[Answer, ...] = ()
+    said: tuple[tuple[str, int], ...] = ()
     drift: float | None = None
 
 
@@ -230,8 +230,8 @@ class EditableTurn:
 
     @property
     def num_drafted(self) -> int:
-        """Tokens that were answered in this run."""
-        return sum(len(step.answers) for step in self.steps)
+        """Tokens that were drawn in this run."""
+        return sum(len(step.said) for step in self.steps)
 
     def may_go_on(self, coming: NextRows) -> bool:
         """Whether a draft may take these steps: reading always, speaking within the budget."""
@@ -275,7 +275,7 @@ class EditableTurn:
         counts.reused = sum(lane.num_read for lane in inputs)
         counts.reused += 0 if self.splicing is None else len(self.splicing.rest)
         counts.recomputed = counts.read - counts.reused
-        counts.kept = sum(len(step.asked) for step in self.steps)
+        counts.kept = self.num_drafted
 
     def restart(self) -> None:
         """Go back to before the turn; the newest snapshot is followed anew."""
@@ -379,8 +379,8 @@ class EditableTurn:
         """What the outputs said in this run is a guess for the next one."""
         said: dict[str, list[int]] = {}
         for step in self.steps:
-            for label, answer in zip(step.asked, step.answers, strict=True):
-                said.setdefault(label, []).append(answer.token)
+            for label, token in step.said:
+                said.setdefault(label, []).append(token)
         for label, tokens in said.items():
             self.conversation.guess_from(label, tokens)
 
@@ -393,10 +393,10 @@ class EditableTurn:
         if self.splicing is not None:
             self.splicing.before -= len(step.shape.inputs)
 
-    def told(self, asked: Sequence[str], answers: Sequence[Answer]) -> None:
+    def told(self, answers: Sequence[Answer], said: Sequence[tuple[str, int]]) -> None:
         """And answered."""
-        self.steps[-1].asked, self.steps[-1].answers = tuple(asked), tuple(answers)
-        self.counts.drafted += len(answers)
+        self.steps[-1].answers, self.steps[-1].said = tuple(answers), tuple(said)
+        self.counts.drafted += len(said)
 
 
 def _lead(twin: Conversation, steps: Sequence[Taken], now: float, *, may_drift: bool) -> list[Taken]:

@@ -72,7 +72,7 @@ class _Built:
         assert self.source.builder is not None
         nth = find_builder(self.source.builder).nth
         assert nth is not None, "the recipe was checked"
-        wish = Wish(self.source.seed, self.source.split)
+        wish = Wish(self.source.seed, self.source.split, faults=self.source.faults)
         if self.source.most_steps is None and self.source.largest is None:
             return nth(wish, index)
         # Each place has a stretch of the series for itself, so that no two of them find the same example.

@@ -14,6 +14,7 @@ Paths in a recipe are relative to the recipe.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, cast
 
@@ -26,6 +27,7 @@ from pydantic import (
 )
 
 from braid.data.build import ARRIVAL_MIX
+from braid.data.builders.audit import FAULTS, UNSEEN_FAULTS
 from braid.data.layout import ARRIVALS
 from braid.data.sources import find_builder
 from braid.data.tables import FORMATS
@@ -60,6 +62,7 @@ class Source(_RecipeModel):
         arrival: How input comes: `mixed`, or one way for all; row tables have theirs already.
         most_steps: Of a builder's examples only those whose solution has at most so many steps; all of them if None.
         largest: Of a builder's examples only those in which no number is larger; all of them if None.
+        faults: Kinds of fault that `audit` plants, each as likely as it is often named; all of its split if none is.
     """
 
     builder: str | None = None
@@ -70,6 +73,7 @@ class Source(_RecipeModel):
     arrival: str = ARRIVAL_MIX
     most_steps: int | None = Field(default=None, ge=0)
     largest: int | None = Field(default=None, ge=0)
+    faults: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -82,6 +86,8 @@ class Source(_RecipeModel):
                 )
         if self.builder is not None:
             _require_places(self.builder, self.split)
+        if self.faults:
+            _require_faults(self.builder, self.faults)
         if self.file is not None and not self.file.name.endswith(FORMATS):
             raise problem(f"{self.file} is neither .scores.jsonl, .jsonl nor .parquet", key="file")
         known = (ARRIVAL_MIX, *ARRIVALS)
@@ -91,9 +97,20 @@ class Source(_RecipeModel):
 
     @model_serializer(mode="wrap")
     def _told(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Say nothing of a limit that is not set, so that a run that was begun before there was one goes on."""
+        """Say nothing of a choice that is not made, so that a run that was begun before there was one goes on."""
         told = cast("dict[str, Any]", handler(self))
-        return {name: value for name, value in told.items() if name not in _LIMITS or value is not None}
+        silent = [name for name in (*_LIMITS, "faults") if getattr(self, name) in (None, ())]
+        return {name: value for name, value in told.items() if name not in silent}
+
+
+def _require_faults(builder: str | None, faults: Sequence[str]) -> None:
+    """Refuse kinds of fault that nobody plants."""
+    if builder != "audit":
+        raise problem("only the builder audit plants faults", key="faults")
+    known = (*FAULTS, *UNSEEN_FAULTS)
+    for kind in faults:
+        if kind not in known:
+            raise problem(f"there is no kind of fault {kind!r}; {hint(kind, known)}", key="faults")
 
 
 def _require_places(builder: str, split: str) -> None:
