@@ -500,3 +500,22 @@ def test_whoever_finds_no_room_waits_until_the_others_have_gone() -> None:
     assert largest_difference(core.logits, expected) <= 1e-6
     drive(core, second)  # the first one rests, and gives its pages
     assert first.is_evicted and second.turn_is_over
+
+
+def test_whoever_opened_first_is_not_kept_waiting_by_rows_that_come_before_its_own() -> None:
+    topology = rows_of(user=user(feed="burst"), output=output(sampling=LOUD, max_tokens=6))
+    core, first = opened(topology, kv_tokens=48)
+    second = core.open(topology)
+    second.write("user", "x" * 20)
+    second.end()
+    for _ in range(3):
+        core.step([first, second])
+    assert second.is_speaking
+    first.write("user", "x" * 32)
+    first.end()
+    assert core.step([first, second]).deferred == [first]
+    assert not core.step([first, second]).failures
+    assert second.is_evicted and first.t == 33
+    for conversation in (first, second):
+        drive(core, conversation, max_rows=90)
+        assert conversation.turn_is_over

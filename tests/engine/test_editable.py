@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from braid.checks.subject import RecordingCore
 from braid.engine.conversation import Conversation
+from braid.engine.core import EngineCore
 from braid.engine.record import LedgerLine
 from braid.errors import ContextOverflowError, EditAfterConsumed, EmptyInputError, RegimeError
 from braid.streams.sampling import SamplingSpec
+from braid.streams.stream_spec import AdaptiveWait
 from braid.streams.topology import StreamSpec, Topology
-from tests.engine.harness import chatty, step, stock, trained
+from braid.testing import NullBackend, NullModel
+from tests.engine.harness import SILENCE, chatty, codec, step, stock, trained
 
 USER = StreamSpec(direction="input")
 
@@ -412,6 +415,24 @@ def test_text_that_never_fits_is_refused_and_the_snapshot_before_counts() -> Non
 
 
 # ---- what a reader of the code found
+
+
+def test_what_was_asked_for_its_certainty_is_no_guess_of_what_is_said() -> None:
+    model = NullModel(codec(), silence_token_id=SILENCE)
+    core = EngineCore(NullBackend(model, confidence=0.1))
+    streams = {
+        "user": StreamSpec(direction="input", feed="paced"),
+        "output": output(wait_k=AdaptiveWait(threshold=0.9, max=4)),
+    }
+    conversation = core.open(Topology(decoding="views", streams=streams))
+    for text in ("hi", "hello", "hello there"):
+        core.do(conversation, "snapshot", {"user": text})
+        for _ in range(3):
+            assert not core.step([conversation]).failures
+    core.do(conversation, "commit")
+    for _ in range(40):
+        assert not core.step([conversation]).failures
+    assert conversation.turn_is_over and conversation.transcript.text("output")
 
 
 def test_what_is_ahead_does_not_change_a_penalty() -> None:
