@@ -108,11 +108,8 @@ def check_same(
     assert difference < 1e-3
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", TOPOLOGIES)
-@settings(max_examples=12, deadline=None)
-@given(seed=st.integers(0, 10**9))
-def test_a_committed_turn_is_that_of_a_fresh_session(name: str, temperature: float, seed: int) -> None:
+def check_script(name: str, temperature: float, seed: int) -> None:
+    """Snapshots at random, then a commit: the rows and logits are those of a session that is told the text at once."""
     rng = random.Random(seed)
     topology = TOPOLOGIES[name](temperature)
     core = core_for(topology)
@@ -130,6 +127,22 @@ def test_a_committed_turn_is_that_of_a_fresh_session(name: str, temperature: flo
     core.do(conversation, "commit", texts)
     finish(core, conversation)
     check_same(core, conversation, *fresh(topology, texts))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 10**9))
+def test_a_committed_turn_is_that_of_a_fresh_session(name: str, temperature: float, seed: int) -> None:
+    check_script(name, temperature, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_ten_thousand_scripts(name: str) -> None:
+    """The same, 10,000 times in all, greedy and sampled in turns."""
+    for number in range(-(-10_000 // len(TOPOLOGIES))):
+        check_script(name, number % 2, number)
 
 
 # ---- what stands behind an edit
