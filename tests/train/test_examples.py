@@ -171,6 +171,17 @@ def test_a_limit_of_numbers_leaves_larger_ones_out(files: Path, tokenizer: DataT
         assert numbers and max(numbers) <= 20
 
 
+def test_audits_plant_the_kinds_that_their_source_names(tmp_path: Path) -> None:
+    sources = [{"builder": "audit", "faults": ["result"]}, {"builder": "audit"}]
+    flags: list[Counter[str]] = []
+    for source in sources:
+        recipe = read_recipe(tmp_path, examples=[source], tokenizer={"texts": 60})
+        said = "\n".join(texts_of(recipe))
+        flags.append(Counter(re.findall(r"wrong (\w+);", said)))
+    assert flags[0].keys() == {"result"}
+    assert flags[1].keys() == {"result", "number", "operation"}
+
+
 def test_a_limit_that_no_example_keeps_is_told(files: Path, tokenizer: DataTokenizer) -> None:
     examples = _examples(files, tokenizer, examples=[{"builder": "stories", "most_steps": 0}])
     with pytest.raises(DataError, match=r"stories: none of 2048 .* keeps most_steps and largest; raise them"):

@@ -54,7 +54,7 @@ def test_a_limit_that_is_not_set_is_not_told(tmp_path: Path) -> None:
     """So a run that was begun by a version without it goes on."""
     recipe = read_recipe(tmp_path, examples=[{"builder": "stories"}, {"builder": "audit", "most_steps": 2}])
     without, limited = recipe.model_dump(mode="json")["examples"]
-    assert without.keys().isdisjoint({"most_steps", "largest"})
+    assert without.keys().isdisjoint({"most_steps", "largest", "faults"})
     assert limited["most_steps"] == 2
 
 
@@ -91,6 +91,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("file", {"examples": [{"file": "x.txt"}]}, "examples[0].file: x.txt is neither"),
     ("arrival", {"examples": [{"builder": "stories", "arrival": "pace"}]}, "did you mean 'paced'?"),
     ("most", {"examples": [{"builder": "stories", "most_steps": -1}]}, "examples[0].most_steps: "),
+    ("faults", {"examples": [{"builder": "audit", "faults": ["typo"]}]}, "examples[0].faults: there is no kind"),
+    ("faults of", {"examples": [{"builder": "stories", "faults": ["result"]}]}, "examples[0].faults: only the builder"),
     ("most of a file", {"examples": [{"file": "x.jsonl", "most_steps": 2}]}, "examples[0].most_steps: only a builder"),
     ("largest of a file", {"examples": [{"file": "x.jsonl", "largest": 9}]}, "examples[0].largest: only a builder"),
     ("weights", {"stages": [{"steps": 1, "weights": {"thougt": 1}}]}, "stages[0].weights: there is no stream"),

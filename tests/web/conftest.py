@@ -33,9 +33,9 @@ def _missing(what: str) -> None:
     pytest.skip(f"{what}: the playground is tested in Chromium")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """Chromium, for all tests."""
+    """Chromium, for all tests of this folder; what drives it keeps an event loop, which others could not do with."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
