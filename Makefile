@@ -5,11 +5,13 @@
 #   TORCH_INDEX  a package index to take torch from, besides pip's own: set it to PyTorch's CPU index on a machine
 #                without a GPU whose pip would otherwise bring the CUDA build   (unset)
 #   MODEL        the stock model that the demo names                            (smollm2-135m)
+#   JOBS         processes that share the tests, a file at a time               (2)
 
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TORCH_INDEX ?=
 MODEL ?= smollm2-135m
+JOBS ?= 2
 QUESTION ?= What is the capital of France, and what is it known for?
 
 BIN := $(VENV)/bin
@@ -53,10 +55,10 @@ model: $(VENV)/.base ## fetch and convert the default model, once
 	@$(BIN)/python -c "from braid.model.loading import ensure_local; ensure_local('smollm2-135m')"
 
 test: $(VENV)/.dev model ## run the tests, those of the default model included
-	$(PYTEST)
+	$(PYTEST) -n $(JOBS) --dist loadfile
 
 coverage: $(VENV)/.dev model ## the same, and say which lines no test reaches; a third slower
-	$(PYTEST) --cov=braid --cov-report=term:skip-covered
+	$(PYTEST) -n $(JOBS) --dist loadfile --cov=braid --cov-report=term:skip-covered
 
 slow: $(VENV)/.dev model ## run the tests that take minutes
 	$(PYTEST) -m "slow and not gpu" --timeout=3600

@@ -24,10 +24,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 @pytest.fixture(autouse=True)
 def _threads(request: pytest.FixtureRequest) -> None:
-    """One thread for networks so small that two only wait for each other; two for the default model."""
+    """One thread for networks so small that two only wait for each other; for the default model two in all."""
     import torch
 
-    torch.set_num_threads(2 if "smollm2" in request.fixturenames else 1)
+    num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, 2 // num_workers) if "smollm2" in request.fixturenames else 1)
 
 
 @pytest.fixture(scope="session")
