@@ -258,6 +258,23 @@ async def test_a_result_that_comes_after_the_turn_begins_the_next_one() -> None:
         assert results(session)[0]["result"] == "all about tea"
 
 
+async def test_a_result_that_comes_during_a_draft_waits_for_its_commit() -> None:
+    clerk = Clerk()
+    said = {"tool_call": [call("look", what="tea")], "output": ["let me see", "it is a drink"]}
+    async with House(speak=voices(said)) as house, house.open(agent(), tools=clerk.toolbox()) as session:
+        await say(session)
+        await session.wait_for_turn()
+        await eventually(lambda: clerk.asked == ["tea"])
+        await session.snapshot({"user": "and what is jam?"})
+        clerk.release["tea"].set()
+        await anyio.sleep(0.1)
+        assert not results(session) and session.look().turn == 1
+        await session.commit()
+        await eventually(lambda: bool(results(session)))
+        assert results(session)[0]["result"] == "all about tea"
+        await session.wait_for_turn()
+
+
 async def test_in_views_a_result_is_read_and_answered() -> None:
     clerk = Clerk()
     topology = Topology(

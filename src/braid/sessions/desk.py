@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 
 from braid.engine.backend import SessionBackend, SessionHandle
-from braid.errors import InputError, SessionClosedError
+from braid.errors import InputError, RegimeError, SessionClosedError
 from braid.sessions.tools.runner import ToolRunner
 from braid.streams.events import DeltaEvent, Event, StateEvent
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from braid.sessions.tools import Call, Toolbox, ToolResult
 
 __all__ = ["ToolDesk"]
+
+DRAFT_POLL_S = 0.02
+"""Seconds after which a result that came during a draft is tried again."""
 
 
 class ToolDesk:
@@ -62,12 +65,21 @@ class ToolDesk:
         """Write a result to the input that it comes back on; it is read in the next row.
 
         A result is whole: the input ends with it, for this turn or until the next result, so that a turn may be over
-        and outputs that wait for the end of their input may begin.
+        and outputs that wait for the end of their input may begin. One that comes late, when the next turn is only
+        drafted, waits until that is committed: a draft holds what the application says, and nothing else.
         """
         try:
-            self._backend.push(self._handle.number, "tell", {stream: text}, [stream])
+            while not self._is_told(stream, text):
+                await anyio.sleep(DRAFT_POLL_S)
         finally:
             self._tell("result_came")
+
+    def _is_told(self, stream: str, text: str) -> bool:
+        try:
+            self._backend.push(self._handle.number, "tell", {stream: text}, [stream])
+        except RegimeError:
+            return False
+        return True
 
     def began(self, call: Call) -> None:
         """A call is under way: silence does not end the turn before its result is there."""
