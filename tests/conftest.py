@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.machine import THREADS
+
 if TYPE_CHECKING:
     from braid.model.model import Model
 
 # Set before torch, transformers or the hub's client can be imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ["OMP_NUM_THREADS"] = "2"
+os.environ["OMP_NUM_THREADS"] = str(THREADS)
 
 # The clock says nothing about a property: the machines that run these tests are small and shared.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,11 +26,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 @pytest.fixture(autouse=True)
 def _threads(request: pytest.FixtureRequest) -> None:
-    """One thread for networks so small that two only wait for each other; for the default model two in all."""
+    """One thread for networks so small that two only wait for each other; more for the default model."""
     import torch
 
-    num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    torch.set_num_threads(max(1, 2 // num_workers) if "smollm2" in request.fixturenames else 1)
+    torch.set_num_threads(THREADS if "smollm2" in request.fixturenames else 1)
 
 
 @pytest.fixture(scope="session")

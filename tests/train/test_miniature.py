@@ -16,6 +16,7 @@ from braid.model.model import Model
 from braid.train.examples import keeps
 from braid.train.recipe import Recipe
 from braid.train.run import train
+from tests.machine import THREADS
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "miniature.yaml"
 ACCURACY = 0.5
@@ -42,7 +43,7 @@ class Trained:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     threads = torch.get_num_threads()
-    torch.set_num_threads(2)
+    torch.set_num_threads(THREADS)
     recipe = Recipe.read(RECIPE)
     try:
         folder = train(recipe, tmp_path_factory.mktemp("miniature"))
