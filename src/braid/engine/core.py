@@ -466,7 +466,9 @@ class EngineCore:
             except PoolFullError:
                 if ledger is not None:
                     ledger.prepared(grant, False, was_full=True)
-                if conversation.is_drafting or not self._make_room(conversation, batch, demanding):
+                if not conversation.is_drafting and self._make_room(conversation, batch, demanding):
+                    continue
+                if not conversation.give_up_stashed():
                     raise
 
     def _make_room(
