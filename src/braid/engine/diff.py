@@ -135,10 +135,19 @@ def matching_blocks(a: Sequence[object], b: Sequence[object], least: int) -> lis
     kept: Sequence[tuple[int, int, int]] = []
     if min(len(old), len(new)) >= least:
         kept = _kept(old, new, FEW_CHANGES) or _anchored(old, new)
-    found = [Block(0, 0, start)]
-    found += [Block(start + in_old, start + in_new, length) for in_old, in_new, length in kept]
-    found.append(Block(len(a) - end, len(b) - end, end))
-    return [block for block in found if block.length >= max(1, least)]
+    runs = [Block(0, 0, start)]
+    runs += [Block(start + in_old, start + in_new, length) for in_old, in_new, length in kept]
+    runs.append(Block(len(a) - end, len(b) - end, end))
+    found: list[Block] = []
+    end_old = end_new = 0
+    for x, y, length in runs:
+        back = 0  # of as many changes one may keep the beginning of a run elsewhere
+        while x - back > end_old and y - back > end_new and a[x - back - 1] == b[y - back - 1]:
+            back += 1
+        if length + back >= max(1, least):
+            found.append(Block(x - back, y - back, length + back))
+            end_old, end_new = x + length, y + length
+    return found
 
 
 def apply(a: Sequence[int], changes: Iterable[Edit]) -> list[int]:
@@ -219,11 +228,7 @@ def _anchored(a: Sequence[object], b: Sequence[object]) -> list[tuple[int, int, 
     for x, y in anchors:
         if x < end_a or y < end_b:
             continue
-        back = 0
-        while x - back > end_a and y - back > end_b and a[x - back - 1] == b[y - back - 1]:
-            back += 1
-        x, y = x - back, y - back  # noqa: PLW2901 (the run begins there)
-        length = back + _PIECE
+        length = _PIECE
         while x + length < len(a) and y + length < len(b) and a[x + length] == b[y + length]:
             length += 1
         runs.append((x, y, length))

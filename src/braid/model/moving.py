@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from braid.cache import KVCache
-from braid.model.architecture import Architecture, LayerKind, rope_tables, rotate
+from braid.model.architecture import Architecture, rope_tables, rotate
 
-__all__ = ["deviation", "move_tokens"]
+__all__ = ["deviation", "move_tokens", "moved_tokens"]
 
 Ints = NDArray[np.int64]
 
@@ -37,8 +37,8 @@ def move_tokens(
     if distance:
         architecture.require_shifts()
     target = torch.from_numpy(target_L).to(cache.keys_KSD[0].device)
-    for layer, kind in enumerate(architecture.layers):
-        keys_KLD, values_KLD = _moved(architecture, cache, layer, kind, source_L, distance)
+    for layer in range(len(architecture.layers)):
+        keys_KLD, values_KLD = moved_tokens(architecture, cache, layer, source_L, distance)
         cache.keys_KSD[layer].index_copy_(1, target, keys_KLD)
         cache.values_KSD[layer].index_copy_(1, target, values_KLD)
 
@@ -56,8 +56,8 @@ def deviation(architecture: Architecture, cache: KVCache, old_L: Ints, new_L: In
     """
     total, count = 0.0, 0
     new = torch.from_numpy(new_L).to(cache.keys_KSD[0].device)
-    for layer, kind in enumerate(architecture.layers):
-        old_kv = _moved(architecture, cache, layer, kind, old_L, distance)
+    for layer in range(len(architecture.layers)):
+        old_kv = moved_tokens(architecture, cache, layer, old_L, distance)
         new_kv = (cache.keys_KSD[layer][:, new], cache.values_KSD[layer][:, new])
         for old_KLD, new_KLD in zip(old_kv, new_kv, strict=True):
             size = float(new_KLD.double().square().sum())
@@ -66,18 +66,22 @@ def deviation(architecture: Architecture, cache: KVCache, old_L: Ints, new_L: In
     return (total / count) ** 0.5
 
 
-def _moved(
-    architecture: Architecture, cache: KVCache, layer: int, kind: LayerKind, source_L: Ints, distance: int
+def moved_tokens(
+    architecture: Architecture, cache: KVCache, layer: int, source_L: Ints, distance: int
 ) -> tuple[Tensor, Tensor]:
-    """Keys, rotated further, and values of some slots, `[K, L, D]` each."""
+    """Keys, rotated further, and values of some slots in one layer, `[K, L, D]` each; copies."""
     source = torch.from_numpy(source_L).to(cache.keys_KSD[layer].device)
-    keys_KLD = cache.keys_KSD[layer][:, source]
-    if distance and kind.rope is not None:
-        assert architecture.rotary is not None, "shifts were required"
-        assert architecture.apply_rotary is not None, "shifts were required"
-        distances = torch.full((len(source),), distance, dtype=torch.long)
-        cos, sin = rope_tables(architecture.rotary, kind.rope, distances, keys_KLD)
-        keys_KLD = rotate(architecture.apply_rotary, keys_KLD[None].transpose(1, 2), cos, sin).transpose(
-            1, 2
-        )[0]
-    return keys_KLD, cache.values_KSD[layer][:, source]
+    keys_KLD, values_KLD = cache.keys_KSD[layer][:, source], cache.values_KSD[layer][:, source]
+    return _turned(architecture, layer, keys_KLD, distance), values_KLD
+
+
+def _turned(architecture: Architecture, layer: int, keys_KLD: Tensor, distance: int) -> Tensor:
+    """Keys of one layer as they are so many positions further on."""
+    rope = architecture.layers[layer].rope
+    if not distance or rope is None:
+        return keys_KLD
+    assert architecture.rotary is not None, "shifts were required"
+    assert architecture.apply_rotary is not None, "shifts were required"
+    distances = torch.full((keys_KLD.shape[1],), distance, dtype=torch.long)
+    cos, sin = rope_tables(architecture.rotary, rope, distances, keys_KLD)
+    return rotate(architecture.apply_rotary, keys_KLD[None].transpose(1, 2), cos, sin).transpose(1, 2)[0]
