@@ -1138,6 +1138,12 @@ class Conversation:
             self._guesses = Guesses()
         self._guesses.add(label, tokens)
 
+    def guess_only(self, said: Mapping[str, Sequence[int]]) -> None:
+        """Guess that the lanes say this, and nothing else."""
+        self._guesses = Guesses()
+        for label, tokens in said.items():
+            self._guesses.add(label, tokens)
+
     def read_guesses(self, other: Conversation) -> None:
         """Guess what another session guesses, from the beginning of a turn."""
         self._guesses = other._guesses

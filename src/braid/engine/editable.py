@@ -226,6 +226,18 @@ class EditableTurn:
         self.counts.repaired = sum(step.repaired for step in over)
         self.counts.drift = self.drift if over else None
 
+    def places_taken_over(self) -> list[tuple[str, int]]:
+        """Input and index of each token that was taken over."""
+        assert self.base is not None, "it stands on something"
+        next_index = {lane.label: lane.num_kept for lane in self.base.stage.inputs}
+        places: list[tuple[str, int]] = []
+        for step in self.steps:
+            for label, _ in step.shape.inputs:
+                if step.drift is not None:
+                    places.append((label, next_index[label]))
+                next_index[label] += 1
+        return places
+
     def is_not_reused(self, num_tokens: int) -> None:
         """So many tokens that were to be taken over are computed instead."""
         if self._is_counted:
