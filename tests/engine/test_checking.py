@@ -183,8 +183,7 @@ def test_exact_turns_need_no_check() -> None:
 def test_a_share_of_turns_is_drawn_and_the_same_ones_each_time() -> None:
     def drawn(seed: int) -> list[bool]:
         checks = Checks(LocalBackend(stock(), kv_tokens=64), lambda ops: [0] * len(ops), seed=seed)
-        numbered = [type("Numbered", (), {"number": n, "turn": t})() for n in range(50) for t in range(20)]
-        return [checks._draw(each) < 0.3 for each in numbered]  # pyright: ignore
+        return [checks.draw(number, turn) < 0.3 for number in range(50) for turn in range(20)]
 
     assert drawn(1) == drawn(1) != drawn(2)
     assert 240 < sum(drawn(1)) < 360

@@ -108,7 +108,8 @@ class Checks:
 
     def consider(self, conversation: Conversation, turn: EditableTurn) -> None:
         """A committed turn was released just now."""
-        if not turn.has_taken_over or self._draw(conversation) >= self.share or turn.base is None:
+        assert turn.base is not None, "it stands on something"
+        if not turn.has_taken_over or self.draw(conversation.number, conversation.turn) >= self.share:
             return
         if len(self._waiting) + len(self._speaking) >= MOST_WAITING:
             self._count_dropped()
@@ -123,9 +124,9 @@ class Checks:
             conversation.drift_bound,
         )
 
-    def _draw(self, conversation: Conversation) -> float:
+    def draw(self, session: int, turn: int) -> float:
         """A number from 0 to 1 that follows from the seed, the session and its turn."""
-        text = f"{self.seed}\x1f{conversation.number}\x1f{conversation.turn}".encode()
+        text = f"{self.seed}\x1f{session}\x1f{turn}".encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8, person=b"check").digest(), "big") / 2**64
 
     def turn_changes(self, conversation: Conversation) -> None:

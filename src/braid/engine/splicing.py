@@ -50,7 +50,7 @@ class Place(NamedTuple):
     """Where a token was when it was put aside."""
 
     label: str
-    index: int
+    at: int
 
 
 class Part(NamedTuple):
@@ -269,12 +269,12 @@ class Splicer:
 
 def _parts_of(places: Sequence[Place]) -> list[Part]:
     parts: list[Part] = []
-    for label, index in places:
+    for label, at in places:
         last = parts[-1] if parts else None
-        if last is not None and last.label == label and last.start + last.length == index:
+        if last is not None and last.label == label and last.start + last.length == at:
             parts[-1] = last._replace(length=last.length + 1)
         else:
-            parts.append(Part(label, index, 1))
+            parts.append(Part(label, at, 1))
     return parts
 
 
