@@ -115,13 +115,14 @@ class Checks:
             self._count_dropped()
             return
         places = _spread(turn.places_taken_over(), MOST_COMPARED)
+        texts = {stream: text for stream, text in turn.texts.items() if text}
+        try:
+            excerpt = self.backend.excerpt(conversation.number, places)
+        except Exception:  # noqa: BLE001 (the session must not end of it)
+            self._count_dropped()
+            return
         self._speaking[conversation.number] = _Check(
-            turn.base,
-            {stream: text for stream, text in turn.texts.items() if text},
-            places,
-            conversation.backend.excerpt(conversation.number, places),
-            turn.drift,
-            conversation.drift_bound,
+            turn.base, texts, places, excerpt, turn.drift, conversation.drift_bound
         )
 
     def draw(self, session: int, turn: int) -> float:

@@ -247,6 +247,7 @@ class EditableTurn:
     def compute_all(self) -> None:
         """What was taken over before has drifted so far that all is computed anew."""
         self._must_be_exact = self.is_outdated = True
+        self._is_counted = False  # what was there at the commit is not what is used
 
     def _remember_run(self) -> None:
         """What the outputs said in this run is a guess for the next one."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from braid.engine.backend import Answer
@@ -35,11 +35,11 @@ def shape_of(coming: NextRows, conversation: Conversation) -> Shape:
     inputs: list[tuple[str, int]] = []
     rows = coming.rows
     if rows is not None:
-        taken = Counter[str]()
+        queues = {
+            lane.label: iter(lane.queue) for lane in conversation.stage.inputs
+        }  # a deque is slow to index
         for label, count in (*rows.burst, *((label, 1) for label in rows.row)):
-            queue = conversation.stage.input(label).queue
-            inputs += [(label, queue[taken[label] + i].token) for i in range(count)]
-            taken[label] += count
+            inputs += [(label, waiting.token) for waiting in islice(queues[label], count)]
     return Shape(
         tuple(inputs),
         0 if rows is None else rows.num_burst,
