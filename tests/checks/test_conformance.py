@@ -78,6 +78,12 @@ class Stranger:
     def deviation(self, session: int, span: str, start: int, stop: int, old: int) -> float:
         return self.__inner.deviation(session, span, start, stop, old)
 
+    def excerpt(self, session: int, places: Sequence[tuple[str, int]]) -> object:
+        return self.__inner.excerpt(session, places)
+
+    def deviation_between(self, found: object, right: object) -> float:
+        return self.__inner.deviation_between(found, right)
+
     def usage(self) -> Usage:
         return self.__inner.usage()
 

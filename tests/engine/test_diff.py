@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braid.engine.diff import Edit, apply, common_prefix, common_suffix, edits
+from braid.engine.diff import Edit, apply, common_prefix, common_suffix, edits, matching_blocks
 
 tokens = st.lists(st.integers(0, 3), max_size=40)
 
@@ -115,3 +115,48 @@ def test_edits_of_english_are_no_more_than_those_of_the_standard_library() -> No
         matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
         theirs = len(a) + len(b) - 2 * sum(block.size for block in matcher.get_matching_blocks())
         assert changes(edits(a, b)) <= theirs
+
+
+# ---- long runs
+
+
+@given(st.lists(st.integers(0, 3), max_size=80), st.lists(st.integers(0, 3), max_size=80), st.integers(0, 6))
+def test_long_runs_are_in_both_in_one_order(a: list[int], b: list[int], least: int) -> None:
+    at_old = at_new = 0
+    for old, new, length in matching_blocks(a, b, least):
+        assert length >= max(1, least)
+        assert old >= at_old
+        assert new >= at_new
+        assert a[old : old + length] == b[new : new + length]
+        at_old, at_new = old + length, new + length
+
+
+def test_long_runs_are_found_around_what_was_pasted_and_cut() -> None:
+    rng = random.Random(7)
+    a = [rng.randrange(5000) for _ in range(4000)]
+    pasted = [rng.randrange(5000) for _ in range(700)]
+    b = [*a[:500], *pasted, *a[500:2800], *a[3100:3500], 1, *a[3502:]]
+    found = matching_blocks(a, b, 24)
+    assert [old for old, _, _ in found] == [0, 500, 3100, 3502]
+    assert [length for _, _, length in found] == [500, 2300, 400, 498]
+
+
+def test_all_of_a_run_is_found_where_its_beginning_could_be_kept_elsewhere() -> None:
+    kept = list(range(10, 60))
+    a, b = [*range(100, 140), 10, 11, *kept, 7], [*range(100, 140), 5, *kept, 8]
+    assert matching_blocks(a, b, 24)[1] == (42, 41, 50)
+
+
+def test_a_megabyte_that_is_pasted_and_text_that_repeats_itself_take_a_few_comparisons_a_token() -> None:
+    rng = random.Random(8)
+    text = [_Counted(rng.randrange(5000)) for _ in range(4000)]
+    pasted = [_Counted(rng.randrange(5000)) for _ in range(100_000)]
+    alike = [_Counted(1)] * 10_000
+    for a, b in (
+        (text, [*text[:1000], *pasted, *text[1000:]]),
+        (text, pasted),
+        ([*alike, _Counted(2)], [_Counted(3), *alike[:9000], _Counted(4), *alike[:500]]),
+    ):
+        _Counted.compared = 0
+        matching_blocks(a, b, 24)
+        assert _Counted.compared < 12 * (len(a) + len(b))

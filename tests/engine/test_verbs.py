@@ -630,7 +630,9 @@ def test_the_table_has_every_verb() -> None:
         "follow",
         "forget",
         "forget_stashed",
+        "give_up_stashed",
         "guess_from",
+        "guess_only",
         "guessed",
         "held_by_span",
         "num_guessable",
@@ -639,6 +641,7 @@ def test_the_table_has_every_verb() -> None:
         "rest_draft",
         "stash",
         "step_ahead",
+        "take_over",
     }
     public = {
         name for name, value in vars(Conversation).items() if callable(value) and not name.startswith("_")

@@ -115,7 +115,7 @@ class Machine:
     ) -> None:
         self._drift_bound = drift_bound
         self.backend = CountingBackend(model, kv_tokens=kv_tokens)
-        self.core = EngineCore(self.backend, policy=policy)
+        self.core = EngineCore(self.backend, policy=policy, check_share=0.0)
         self.now = 0.0
         self.forwards: list[Forward] = []
         """Since `reset`, by this machine's clock."""

@@ -417,6 +417,27 @@ class Backend(Protocol):
         """
         ...
 
+    def excerpt(self, session: int, places: Sequence[tuple[str, int]]) -> object:
+        """Copies of the keys and values of a few tokens, to be compared when the session has gone on.
+
+        Args:
+            session: Whose.
+            places: Span and index of each.
+
+        Raises:
+            UnsupportedByBackend: It has no edits.
+        """
+        ...
+
+    def deviation_between(self, found: object, right: object) -> float:
+        """How far the keys and values of one excerpt are from those of another one, on the scale of `deviation`.
+
+        Args:
+            found: Of one session.
+            right: Of the same tokens in another session, which count as right.
+        """
+        ...
+
     def usage(self) -> Usage:
         """What the cache holds."""
         ...

@@ -43,7 +43,7 @@ from braid.engine.backend import (
     Trim,
     closer_of,
 )
-from braid.engine.editable import EDGE, MOST_DRAFTED, Counts, EditableTurn, Mode, Taken, shape_of
+from braid.engine.editable import MOST_DRAFTED, Counts, EditableTurn, Mode
 from braid.engine.facts import changes_a_fact
 from braid.engine.guesses import Cursor, Guesses
 from braid.engine.lanes import RANKS, InputLane, OutputLane, Waiting
@@ -52,8 +52,10 @@ from braid.engine.record import LedgerLine, News, Record, as_event
 from braid.engine.restore import Refilling
 from braid.engine.rowmaker import NextRows, RowMaker
 from braid.engine.scheduler import Demand, Grant
+from braid.engine.splicing import Part, needs_of
 from braid.engine.stage import Stage
 from braid.engine.starts import Predicate, is_unread, num_entered, require_supported, why_start
+from braid.engine.taken import Shape, Taken, shape_of
 from braid.errors import (
     BraidError,
     ContextOverflowError,
@@ -958,10 +960,10 @@ class Conversation:
         if self._path is not None:
             read = self._recall(coming.rows)
             coming = self._next_rows(now) if read else coming
-        if self.edit is not None and self.edit.splicing is not None:
-            read = self._splice(self.edit, now) if not self.edit.splicing.before else []
+        if self.edit is not None and self.edit.splicing.is_pending:
+            read = self.edit.splicing.take_over(now)
             coming = self._next_rows(now) if read else coming
-            grant = self.granted = self._up_to_splice(self.edit, grant)
+            grant = self.granted = self.edit.splicing.up_to(grant)
         self._require_length(coming)
         coming = _within(coming, grant)
         if not coming.is_something or (self.edit is not None and self.edit.is_outdated):
@@ -1012,42 +1014,39 @@ class Conversation:
             self._apply([Stash(self.number, None)])
         self._has_stash = False
 
-    @staticmethod
-    def _up_to_splice(edit: EditableTurn, grant: Grant) -> Grant:
-        """What may be computed before the rest is taken over."""
-        if edit.splicing is None:
-            return grant
-        return Grant(grant.session, min(grant.input_tokens, edit.splicing.before), False)
+    def take_over(self, parts: Sequence[Part]) -> tuple[Shape, list[Waiting]]:
+        """Enter the next input tokens, and have the cache take them over from what was put aside.
 
-    def _splice(self, edit: EditableTurn, now: float) -> list[Waiting]:
-        """Take over what stands behind the window, if it has not drifted too far."""
-        splicing = edit.splicing
-        assert splicing is not None, "there is something to take over"
-        label, old = splicing.edge
-        held = self.stage.input(label).num_kept
-        count = min(EDGE, splicing.window, held, old + 1)
-        drift = self.backend.deviation(self.number, label, held - count, held, old - count + 1)
-        if not edit.takes_over(drift, self.drift_bound):
-            return []
-        parts = splicing.parts()
-        self.backend.reserve(self.number, [(part.label, part.length) for part in parts])
+        Args:
+            parts: Where they are there.
+
+        Returns:
+            The rows that were entered, and the input that was read with them.
+
+        Raises:
+            PoolFullError, PoolTooSmallError: There is no room; nothing was changed.
+        """
+        self.backend.reserve(self.number, needs_of(parts))
         coming = NextRows(RowPlan(tuple((part.label, part.length) for part in parts), (), False))
-        taken = Taken(
-            shape_of(coming, self), Grant(self.number, len(splicing.rest), False), now, 0, drift=drift
-        )
+        shape = shape_of(coming, self)
         made = self._rows.make(coming)
-        times = {entry.span: entry.times for entry in made.entries}
+        times = {entry.span: iter(entry.times) for entry in made.entries}
         self._apply(
             [
-                Splice(self.number, part.label, part.start, part.start + part.length, times[part.label])
-                for part in parts
+                Splice(self.number, label, start, start + length, list(islice(times[label], length)))
+                for label, start, length in parts
             ]
         )
-        edit.splicing = None
-        edit.took(taken)
-        if self.ledger is not None:  # to whoever follows it, these are rows as any others
-            self.ledger.spliced(taken.grant)
-        return made.read
+        self.peak_kv_tokens = max(self.peak_kv_tokens, self.kv_tokens)
+        return shape, made.read
+
+    def give_up_stashed(self) -> bool:
+        """Where there is no room: compute what was to be taken over, and let go of what was put aside.
+
+        Returns:
+            Whether there was anything.
+        """
+        return self.edit is not None and self.edit.splicing.give_up()
 
     # ---- steps ahead
 
@@ -1138,6 +1137,12 @@ class Conversation:
         if self._guesses is None:
             self._guesses = Guesses()
         self._guesses.add(label, tokens)
+
+    def guess_only(self, said: Mapping[str, Sequence[int]]) -> None:
+        """Guess that the lanes say this, and nothing else."""
+        self._guesses = Guesses()
+        for label, tokens in said.items():
+            self._guesses.add(label, tokens)
 
     def read_guesses(self, other: Conversation) -> None:
         """Guess what another session guesses, from the beginning of a turn."""

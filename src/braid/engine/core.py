@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from braid.engine.backend import Backend, Item, ItemResult, Op, Recall
+from braid.engine.checking import CHECK_SHARE, HARMLESS, Checks
 from braid.engine.conversation import DRIFT_BOUND, EVERYTHING, Conversation
 from braid.engine.editable import MOST_DRAFTED
 from braid.engine.journal import Journal
@@ -81,6 +82,11 @@ class EngineCore:
         journal: Where verbs and batches are recorded, so that they can be replayed.
         metrics: Where figures go.
         tracer: Of OpenTelemetry, or any other with its `start_as_current_span`.
+        check_share: Of committed turns that took something over behind an edit, those that are computed again exactly
+            when nobody waits, to see how good the estimates are.
+
+    Raises:
+        InputError: The share is none.
     """
 
     def __init__(
@@ -91,6 +97,7 @@ class EngineCore:
         journal: Journal | None = None,
         metrics: EngineMetrics | None = None,
         tracer: Tracer = NO_TRACER,
+        check_share: float = CHECK_SHARE,
     ) -> None:
         self.backend = backend
         self.scheduler = Scheduler(policy)
@@ -108,6 +115,11 @@ class EngineCore:
         self._is_computing = False
         self._put_off: list[Op] = []
         self._last_worked: dict[int, int] = {}
+        self.checks = Checks(
+            backend, self._apply, share=check_share, seed=self.scheduler.policy.seed, metrics=metrics
+        )
+        self._is_checking = False
+        """Whether the forward that is under way is but a check, in which no session takes part."""
         self._deferred: set[int] = set()
         """Sessions that were granted a step and found no room, until they do."""
 
@@ -178,7 +190,7 @@ class EngineCore:
                     conversation.ledger.resumed(now)
             if self.journal is not None:
                 self.journal.opened(
-                    self.num_steps, number, topology, settings, now, ledger, during=self._is_computing
+                    self.num_steps, number, topology, settings, now, ledger, during=self._is_stepping
                 )
             return self._enter(conversation)
 
@@ -217,8 +229,10 @@ class EngineCore:
             timed = {"now": now} if verb in conversation.TIMED else {}
             mark = conversation.record.mark_heard()
             is_unheard = conversation.edit is not None
+            if verb not in HARMLESS:
+                self.checks.turn_changes(conversation)
             value = getattr(conversation, verb)(*arguments, **timed)
-            if self._is_computing:
+            if self._is_stepping:
                 conversation.disturb()
             if conversation.ledger is not None:
                 if verb == "commit":
@@ -230,11 +244,16 @@ class EngineCore:
                     conversation.ledger.did(mark, verb, arguments, now)
             if self.journal is not None:
                 self.journal.did(
-                    self.num_steps, conversation.number, verb, arguments, now, during=self._is_computing
+                    self.num_steps, conversation.number, verb, arguments, now, during=self._is_stepping
                 )
             if conversation.is_closed:
                 self._forget(conversation)
             return value
+
+    @property
+    def _is_stepping(self) -> bool:
+        """Whether a forward of sessions is under way."""
+        return self._is_computing and not self._is_checking
 
     def _forget(self, conversation: Conversation) -> None:
         self.conversations.pop(conversation.number, None)
@@ -266,6 +285,7 @@ class EngineCore:
             self._fail(conversation, error)
 
     def _fail(self, conversation: Conversation, error: BraidError) -> None:
+        self.checks.turn_changes(conversation)
         if conversation.ledger is not None and not conversation.is_closed:
             conversation.ledger.fail(error)
         conversation.fail(error)
@@ -276,6 +296,7 @@ class EngineCore:
         with self.lock:
             for conversation in list(self.conversations.values()):
                 self.do(conversation, "close", "engine closed")
+            self.checks.close()
             self.backend.close()
 
     # ---- the step
@@ -299,8 +320,14 @@ class EngineCore:
         with self.tracer.start_as_current_span("braid.step"):
             with self.lock:
                 batch = self._prepare(conversations, now, report)
-                self._is_computing = bool(batch)
+                check = None
+                if not batch and not report.demanding:
+                    check = self.checks.prepare(self.drafting.policy.step_tokens, now)
+                self._is_checking = check is not None
+                self._is_computing = bool(batch) or self._is_checking
             self._publish(conversations, publish)
+            if check is not None:
+                self._compute_check(check)
             if batch:
                 self._compute(batch, report, now)
                 self._publish(conversations, publish)
@@ -341,8 +368,10 @@ class EngineCore:
             except Exception as error:  # noqa: BLE001 (of its own making, such as a predicate's: the others go on)
                 report.failures.append((conversation, as_braid_error(error)))
                 continue
-            if conversation.finished is not None and self.metrics is not None:
-                self.metrics.committed(conversation.finished)
+            if conversation.finished is not None:
+                self.checks.turn_changes(conversation)
+                if self.metrics is not None:
+                    self.metrics.committed(conversation.finished)
                 conversation.finished = None
             if demand is not None:
                 demands.append(demand)
@@ -359,8 +388,13 @@ class EngineCore:
 
     def _follow(self, conversation: Conversation, now: float) -> bool:
         """Bring an editable turn to its newest snapshot; returns whether it was released."""
+        turn = conversation.edit
         is_released = conversation.follow(now)
         if is_released:
+            assert turn is not None, "only what may change is released"
+            self.checks.consider(conversation, turn)
+            if conversation.put_off:
+                self.checks.turn_changes(conversation)
             late, conversation.put_off = conversation.put_off, []
             for verb, stream in late:
                 mark = conversation.record.mark()
@@ -466,7 +500,11 @@ class EngineCore:
             except PoolFullError:
                 if ledger is not None:
                     ledger.prepared(grant, False, was_full=True)
-                if conversation.is_drafting or not self._make_room(conversation, batch, demanding):
+                if self.checks.drop():
+                    continue
+                if not conversation.is_drafting and self._make_room(conversation, batch, demanding):
+                    continue
+                if not conversation.give_up_stashed():
                     raise
 
     def _make_room(
@@ -544,6 +582,20 @@ class EngineCore:
                 # The cache lacks keys that the books have: this session cannot go on, the others can.
                 report.failures.append((conversation, error))
                 self._fail(conversation, as_braid_error(error))
+
+    def _compute_check(self, item: Item) -> None:
+        """A forward in which no session takes part."""
+        result = ItemResult(error=EngineError("it was interrupted"))
+        try:
+            (result,) = self.backend.step([item])
+        except Exception as error:  # noqa: BLE001 (it concerns nobody)
+            result = ItemResult(error=error)
+        finally:
+            with self.lock:
+                self._is_computing = self._is_checking = False
+                self.backend.apply(self._put_off)
+                self._put_off = []
+                self.checks.advance(result)
 
     def _advance(self, conversation: Conversation, result: ItemResult, now: float) -> int:
         """Give a session its answers, and enter the rows that were computed ahead; returns how many those were."""

@@ -8,19 +8,37 @@
 What both begin and end with is passed over at the speed of comparing slices. The few changes between are found by
 Myers' greedy method (E. W. Myers, "An O(ND) difference algorithm and its variations", 1986), whose work is that of
 the length times the changes; where there are many, the whole middle is one change, since little of it could be kept.
+
+`matching_blocks` asks for long runs alone, and finds them behind large changes, too, such as a page that was pasted: by
+pieces that stand in each list once, the longest series of which in one order is taken, and made longer on both sides.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-__all__ = ["Edit", "apply", "common_prefix", "common_suffix", "edits"]
+__all__ = ["Block", "Edit", "apply", "common_prefix", "common_suffix", "edits", "matching_blocks"]
 
 MOST_CHANGES = 256
 """Tokens deleted and inserted, beyond which the middle is one change."""
 
+FEW_CHANGES = 64
+"""Beyond so many, long runs are looked for by pieces that stand in each list once: that takes milliseconds."""
+
 _BLOCK = 256
+_PIECE, _STRIDE = 16, 8
+"""Tokens of such a piece, and how far apart they begin: of a run of 24 tokens, one at least lies within it."""
+
+
+class Block(NamedTuple):
+    """A run that two lists have in common: its place in each, and its length."""
+
+    old: int
+    new: int
+    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +118,38 @@ def edits(
     return _joined(found, a, least_kept)
 
 
+def matching_blocks(a: Sequence[object], b: Sequence[object], least: int) -> list[Block]:
+    """Long runs that two lists have in common, in one order in both, none over another.
+
+    Args:
+        a, b: What was there, and what is.
+        least: Tokens that a run must have. Behind many changes only runs of 24 and more are found, and of text that
+            repeats itself not all.
+
+    >>> matching_blocks("abcdefgh", "abcd--efgh", 3)
+    [Block(old=0, new=0, length=4), Block(old=4, new=6, length=4)]
+    """
+    start = common_prefix(a, b)
+    end = common_suffix(a, b, start)
+    old, new = a[start : len(a) - end], b[start : len(b) - end]
+    kept: Sequence[tuple[int, int, int]] = []
+    if min(len(old), len(new)) >= least:
+        kept = _kept(old, new, FEW_CHANGES) or _anchored(old, new)
+    runs = [Block(0, 0, start)]
+    runs += [Block(start + in_old, start + in_new, length) for in_old, in_new, length in kept]
+    runs.append(Block(len(a) - end, len(b) - end, end))
+    found: list[Block] = []
+    end_old = end_new = 0
+    for x, y, length in runs:
+        back = 0  # of as many changes one may keep the beginning of a run elsewhere
+        while x - back > end_old and y - back > end_new and a[x - back - 1] == b[y - back - 1]:
+            back += 1
+        if length + back >= max(1, least):
+            found.append(Block(x - back, y - back, length + back))
+            end_old, end_new = x + length, y + length
+    return found
+
+
 def apply(a: Sequence[int], changes: Iterable[Edit]) -> list[int]:
     """What a list becomes.
 
@@ -118,7 +168,7 @@ def apply(a: Sequence[int], changes: Iterable[Edit]) -> list[int]:
     return result
 
 
-def _kept(a: Sequence[int], b: Sequence[int], most_changes: int) -> list[tuple[int, int, int]]:
+def _kept(a: Sequence[object], b: Sequence[object], most_changes: int) -> list[tuple[int, int, int]]:
     """The runs that stay: place in a, place in b, length. None if the changes are too many.
 
     A diagonal is a place in a less a place in b. `reach` has the farthest place in a on each diagonal that so many
@@ -159,6 +209,50 @@ def _way_back(rounds: Sequence[dict[int, int]], x: int, y: int) -> list[tuple[in
         x = begin if is_insertion else begin - 1
         y = x - (diagonal + 1 if is_insertion else diagonal - 1)
     return runs[::-1]
+
+
+def _anchored(a: Sequence[object], b: Sequence[object]) -> list[tuple[int, int, int]]:
+    """Runs around pieces that stand once in each list: place in a, place in b, length."""
+    in_a: dict[tuple[object, ...], int] = {}
+    for at in range(0, len(a) - _PIECE + 1, _STRIDE):
+        piece = tuple(a[at : at + _PIECE])
+        in_a[piece] = -1 if piece in in_a else at
+    in_b: dict[int, int] = {}
+    for at in range(len(b) - _PIECE + 1):
+        place = in_a.get(tuple(b[at : at + _PIECE]), -1)
+        if place >= 0:
+            in_b[place] = -1 if place in in_b else at
+    anchors = _longest_ascending([pair for pair in sorted(in_b.items()) if pair[1] >= 0])
+    runs: list[tuple[int, int, int]] = []
+    end_a = end_b = 0
+    for x, y in anchors:
+        if x < end_a or y < end_b:
+            continue
+        length = _PIECE
+        while x + length < len(a) and y + length < len(b) and a[x + length] == b[y + length]:
+            length += 1
+        runs.append((x, y, length))
+        end_a, end_b = x + length, y + length
+    return runs
+
+
+def _longest_ascending(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Of pairs that ascend in their first number, the longest series that ascends in the second one, too."""
+    ends: list[int] = []
+    """Of each length, the smallest second number that a series of that length ends with."""
+    last: list[int] = []
+    before: list[int] = []
+    for index, (_, second) in enumerate(pairs):
+        length = bisect_left(ends, second)
+        before.append(last[length - 1] if length else -1)
+        ends[length : length + 1] = [second]
+        last[length : length + 1] = [index]
+    series: list[tuple[int, int]] = []
+    at = last[-1] if last else -1
+    while at >= 0:
+        series.append(pairs[at])
+        at = before[at]
+    return series[::-1]
 
 
 def _joined(found: Sequence[Edit], a: Sequence[int], least_kept: int) -> list[Edit]:

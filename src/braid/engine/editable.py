@@ -12,23 +12,23 @@ What was said in a draft that was taken back is remembered as a guess, see `brai
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from braid.engine.ahead import BooksOnly
 from braid.engine.backend import Answer
-from braid.engine.diff import common_prefix, common_suffix
+from braid.engine.diff import common_prefix
 from braid.engine.scheduler import Grant
+from braid.engine.splicing import Splicer
+from braid.engine.taken import Shape, Taken, shape_of
 from braid.streams.events import Reuse
 
 if TYPE_CHECKING:
     from braid.engine.conversation import Conversation
-    from braid.engine.lanes import InputLane
     from braid.engine.rowmaker import NextRows
 
-__all__ = ["EDGE", "MOST_DRAFTED", "Counts", "EditableTurn", "Mode", "Taken", "shape_of"]
+__all__ = ["MOST_DRAFTED", "Counts", "EditableTurn", "Mode"]
 
 Mode = Literal["exact", "repair", "reuse"]
 """What may be kept of what stood behind an edit."""
@@ -36,119 +36,6 @@ Mode = Literal["exact", "repair", "reuse"]
 
 MOST_DRAFTED = 256
 """Tokens that a draft may have where nobody says otherwise."""
-
-EDGE = 8
-"""Tokens at the far end of a window that are compared with what they were."""
-
-LEAST_SPLICE = 16
-"""Fewer tokens than these are computed rather than taken over."""
-
-_WINDOWS = {"repair": 32, "reuse": EDGE}
-"""Tokens behind an edit that are computed anew before the rest is taken over."""
-
-MOST_WIDENED = 2
-"""How often a window whose far end has drifted too far is made longer before all of the rest is computed."""
-
-
-class Part(NamedTuple):
-    """Tokens of one input that are taken over: so many, from an index in what was put aside."""
-
-    label: str
-    start: int
-    length: int
-
-
-@dataclass
-class Splicing:
-    """What stood behind an edit, and is to be taken over behind what is computed anew.
-
-    Args:
-        before: Tokens that are still to be computed before it.
-        window: How many of them, in all, stood behind the edit.
-        rest: The tokens behind the window, but for the last one of the input: label, and index when put aside.
-        edge: Label of the window's last token, and its index when it was put aside.
-    """
-
-    before: int
-    window: int
-    rest: list[tuple[str, int]]
-    edge: tuple[str, int]
-    num_widened: int = 0
-
-    def parts(self) -> list[Part]:
-        """What is taken over, input by input."""
-        parts: list[Part] = []
-        for label, index in self.rest:
-            if parts and parts[-1].label == label:
-                parts[-1] = parts[-1]._replace(length=parts[-1].length + 1)
-            else:
-                parts.append(Part(label, index, 1))
-        return parts
-
-    def widen(self) -> bool:
-        """Compute twice as much before the rest is taken over; returns whether enough of it is left."""
-        count = self.window
-        if self.num_widened == MOST_WIDENED or len(self.rest) - count < LEAST_SPLICE:
-            return False
-        self.edge, self.rest = self.rest[count - 1], self.rest[count:]
-        self.before, self.window, self.num_widened = count, 2 * count, self.num_widened + 1
-        return True
-
-
-class Shape(NamedTuple):
-    """All of the next rows that does not follow from the rows before them."""
-
-    inputs: tuple[tuple[str, int], ...]
-    """Tokens that enter, in their order."""
-    num_burst: int
-    """How many of them in rows of their own."""
-    has_outputs: bool
-    woken: tuple[tuple[str, str], ...]
-    """Outputs that begin their turn, and why."""
-    curious: tuple[str, ...]
-    aloud: tuple[str, ...]
-
-
-def shape_of(coming: NextRows, conversation: Conversation) -> Shape:
-    """What comes next, before it is taken from the queues."""
-    inputs: list[tuple[str, int]] = []
-    rows = coming.rows
-    if rows is not None:
-        taken = Counter[str]()
-        for label, count in (*rows.burst, *((label, 1) for label in rows.row)):
-            queue = conversation.stage.input(label).queue
-            inputs += [(label, queue[taken[label] + i].token) for i in range(count)]
-            taken[label] += count
-    return Shape(
-        tuple(inputs),
-        0 if rows is None else rows.num_burst,
-        rows is not None and rows.outputs,
-        tuple((lane.label, why) for lane, why in coming.starters),
-        tuple(lane.label for lane in coming.curious),
-        tuple(lane.label for lane in coming.aloud),
-    )
-
-
-@dataclass
-class Taken:
-    """A step of the run.
-
-    Args:
-        shape: What it was.
-        grant, now: Under which, and when.
-        num_tokens: That were computed for it.
-        answers: What the lanes that were asked were told.
-        said: What they drew, by lane; of those that were asked only how sure the model is, nothing.
-        drift: Of tokens that were taken over, how far they may be from what they should be; None of others.
-    """
-
-    shape: Shape
-    grant: Grant
-    now: float
-    num_tokens: int
-    answers: tuple[Answer, ...] = ()
-    said: tuple[tuple[str, int], ...] = ()
-    drift: float | None = None
 
 
 @dataclass
@@ -201,18 +88,19 @@ class EditableTurn:
     """The books as they were before the turn."""
     steps: list[Taken] = field(default_factory=list[Taken])
     mode: Mode = "exact"
-    splicing: Splicing | None = None
-    _stashed: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    """All input of the run that was put aside: label and token, in the order in which it entered."""
-    _stashed_drift: float = 0.0
+    splicing: Splicer = field(init=False)
+    """What is taken over behind edits."""
     _must_be_exact: bool = False
     """Whether what was taken over before has drifted so far that all is computed."""
     _is_counted: bool = False
 
+    def __post_init__(self) -> None:
+        self.splicing = Splicer(self)
+
     def want(self, texts: Mapping[str, str], mode: Mode = "exact") -> None:
         """A newer snapshot has come; streams that it does not name are as before."""
         merged = {**self.texts, **texts}
-        is_stricter = mode == "exact" and self.drift > 0
+        is_stricter = mode == "exact" and (self.has_taken_over or self.splicing.is_pending)
         self.is_outdated = self.is_outdated or is_stricter or merged != self.texts
         self.texts, self.has_no_room, self.is_withdrawn = merged, False, False
         self.mode = self.counts.mode = mode
@@ -226,7 +114,12 @@ class EditableTurn:
     @property
     def drift(self) -> float:
         """How far what the run has taken over may be from what it should be."""
-        return sum(step.drift or 0.0 for step in self.steps)
+        return max((step.drift or 0.0 for step in self.steps), default=0.0)
+
+    @property
+    def has_taken_over(self) -> bool:
+        """Whether anything of the run was not computed in its place."""
+        return any(step.drift is not None for step in self.steps)
 
     @property
     def num_drafted(self) -> int:
@@ -259,7 +152,7 @@ class EditableTurn:
         if not self.is_committed:
             return False
         self._count_commit()
-        if self.splicing is not None:
+        if self.splicing.is_pending:
             return False
         conversation.forget_stashed()
         conversation.record.release()
@@ -273,7 +166,7 @@ class EditableTurn:
         inputs, counts = self.conversation.stage.inputs, self.counts
         counts.read = sum(lane.num_read + len(lane.queue) for lane in inputs)
         counts.reused = sum(lane.num_read for lane in inputs)
-        counts.reused += 0 if self.splicing is None else len(self.splicing.rest)
+        counts.reused += self.splicing.num_pending
         counts.recomputed = counts.read - counts.reused
         counts.kept = self.num_drafted
 
@@ -283,9 +176,9 @@ class EditableTurn:
         if base is not None:
             self._remember_run()
             self._become(base.double(), [])
-            conversation.forget_stashed()
+            self.splicing.forget()
             conversation.record.release()
-        self.base, self.splicing, self.is_outdated = None, None, True
+        self.base, self.is_outdated = None, True
 
     def _rewind(self, now: float) -> None:
         conversation = self.conversation
@@ -304,7 +197,10 @@ class EditableTurn:
             _do(twin, "tell", (told,), now)
         may_drift = self.mode != "exact" and not self._must_be_exact
         steps = _lead(twin, self.steps, now, may_drift=may_drift)
-        self.splicing = self._plan_splicing(twin, steps, now) if may_drift else None
+        if may_drift:
+            self.splicing.plan(twin, steps, now)
+        else:
+            self.splicing.forget()
         self._become(twin, steps)
         self.followed = dict(self.texts)
         self.is_outdated = False
@@ -317,63 +213,41 @@ class EditableTurn:
         self.counts.wasted += sum(step.num_tokens for step in self.steps) - sum(s.num_tokens for s in steps)
         conversation.become(twin)
         self.steps = steps
+        self._count_taken_over()
         if not conversation.is_evicted:
             after = conversation.held_by_span()
             conversation.forget({span: after[span] for span, count in before.items() if after[span] < count})
 
-    # ---- taking over what stands behind an edit
+    # ---- what was taken over
 
-    def _plan_splicing(self, twin: Conversation, led: Sequence[Taken], now: float) -> Splicing | None:
-        """What of the rest can be taken over, if that is worth it; it is put aside."""
-        conversation = self.conversation
-        coming = twin.coming(Grant(twin.number, 1 << 30, True), now)
-        if not conversation.can_splice or coming.rows is None or not coming.rows.burst:
-            return None
-        new = list(shape_of(coming, twin).inputs)
-        done = [token for step in led for token in step.shape.inputs]
-        fresh = self.splicing is None
-        if fresh:
-            self._stashed = [token for step in self.steps for token in step.shape.inputs]
-            self._stashed_drift = self.drift
-        old = self._stashed
-        common = min(common_suffix(old, new), max(0, len(old) - len(done)))
-        window = _WINDOWS[self.mode]
-        if common - window - 1 < LEAST_SPLICE:
-            return None
-        seen = Counter[str]()
-        indices: list[tuple[str, int]] = []
-        kept = {lane.label: lane.num_kept for lane in self._base_inputs()}
-        for label, _ in old:
-            indices.append((label, kept[label] + seen[label]))
-            seen[label] += 1
-        behind = indices[len(old) - common :]
-        if fresh:
-            conversation.stash(list(dict.fromkeys(label for label, _ in behind)))
-        return Splicing(len(new) - common + window, window, behind[window:-1], behind[window - 1])
+    def _count_taken_over(self) -> None:
+        """Tell of the run as it is now."""
+        over = [step for step in self.steps if step.drift is not None]
+        self.counts.repaired = sum(step.repaired for step in over)
+        self.counts.drift = self.drift if over else None
 
-    def _base_inputs(self) -> Sequence[InputLane]:
+    def places_taken_over(self) -> list[tuple[str, int]]:
+        """Input and index of each token that was taken over."""
         assert self.base is not None, "it stands on something"
-        return self.base.stage.inputs
+        next_index = {lane.label: lane.num_kept for lane in self.base.stage.inputs}
+        places: list[tuple[str, int]] = []
+        for step in self.steps:
+            for label, _ in step.shape.inputs:
+                if step.drift is not None:
+                    places.append((label, next_index[label]))
+                next_index[label] += 1
+        return places
 
-    def takes_over(self, drift: float, bound: float) -> bool:
-        """Whether the rest is taken over now that its drift can be told; else more is computed first.
+    def is_not_reused(self, num_tokens: int) -> None:
+        """So many tokens that were to be taken over are computed instead."""
+        if self._is_counted:
+            self.counts.reused -= num_tokens
+            self.counts.recomputed += num_tokens
 
-        Args:
-            drift: At the far end of the window.
-            bound: The most that is allowed.
-        """
-        splicing = self.splicing
-        assert splicing is not None, "there is something to take over"
-        if drift + self._stashed_drift <= bound:
-            self.counts.repaired += splicing.window
-            self.counts.drift = max(self.counts.drift or 0.0, drift + self._stashed_drift)
-            return True
-        if not splicing.widen():
-            self.counts.fallbacks += 1
-            self.splicing = None
-            if self.drift > 0:
-                self._must_be_exact = self.is_outdated = True
-        return False
+    def compute_all(self) -> None:
+        """What was taken over before has drifted so far that all is computed anew."""
+        self._must_be_exact = self.is_outdated = True
+        self._is_counted = False  # what was there at the commit is not what is used
 
     def _remember_run(self) -> None:
         """What the outputs said in this run is a guess for the next one."""
@@ -386,12 +260,14 @@ class EditableTurn:
 
     # ---- the run
 
-    def took(self, step: Taken) -> None:
-        """A step was prepared."""
+    def took(self, step: Taken, *, over: bool = False) -> None:
+        """A step was prepared, or its tokens were taken over."""
         self.steps.append(step)
         self.counts.computed += step.num_tokens
-        if self.splicing is not None:
-            self.splicing.before -= len(step.shape.inputs)
+        if over:
+            self._count_taken_over()
+        else:
+            self.splicing.entered(len(step.shape.inputs))
 
     def told(self, answers: Sequence[Answer], said: Sequence[tuple[str, int]]) -> None:
         """And answered."""
@@ -429,6 +305,7 @@ def _lead(twin: Conversation, steps: Sequence[Taken], now: float, *, may_drift: 
                 step.now,
                 0 if step.drift is not None else common,
                 drift=step.drift,
+                repaired=step.repaired,
             )
             _take(twin, part)
             led.append(part)

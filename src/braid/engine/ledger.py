@@ -260,6 +260,14 @@ class _Script:
         """Never asked: what a draft took over is rows as any others here."""
         raise AssertionError("nothing is compared while a ledger is followed")
 
+    def excerpt(self, session: int, places: Sequence[tuple[str, int]]) -> object:
+        """Never asked."""
+        raise AssertionError("nothing is compared while a ledger is followed")
+
+    def deviation_between(self, found: object, right: object) -> float:
+        """Never asked."""
+        raise AssertionError("nothing is compared while a ledger is followed")
+
     def usage(self) -> Usage:
         """Nothing is held."""
         return Usage()

@@ -25,6 +25,7 @@ import anyio
 
 from braid.engine.admission import Admission, EngineLimits
 from braid.engine.backend import Backend, Capabilities, Dropped, Op
+from braid.engine.checking import CHECK_SHARE
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore, as_braid_error
 from braid.engine.journal import Journal
@@ -87,7 +88,7 @@ class EngineLoop:
         backend: What computes.
         policy: Of the scheduler.
         limits: How much it takes on.
-        journal, metrics, tracer: As for `EngineCore`.
+        journal, metrics, tracer, check_share: As for `EngineCore`.
     """
 
     def __init__(
@@ -99,8 +100,11 @@ class EngineLoop:
         journal: Journal | None = None,
         metrics: EngineMetrics | None = None,
         tracer: Tracer = NO_TRACER,
+        check_share: float = CHECK_SHARE,
     ) -> None:
-        self.core = EngineCore(backend, policy=policy, journal=journal, metrics=metrics, tracer=tracer)
+        self.core = EngineCore(
+            backend, policy=policy, journal=journal, metrics=metrics, tracer=tracer, check_share=check_share
+        )
         self.limits = limits or EngineLimits()
         self.metrics = metrics
         self._changed = threading.Condition(self.core.lock)
@@ -229,6 +233,8 @@ class EngineLoop:
             thread = self._thread
             for number in list(self._seats):
                 self.abort(number, "shutdown")
+            self.core.checks.close()
+            self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join(EXIT_S)
 
@@ -383,7 +389,7 @@ class EngineLoop:
 
     def _run(self) -> None:
         try:
-            while conversations := self._next():
+            while (conversations := self._next()) is not None:
                 try:
                     self._step(conversations)
                 except Exception as error:  # noqa: BLE001 (nobody is there to raise to: the sessions are told)
@@ -393,12 +399,16 @@ class EngineLoop:
         except BaseException as error:  # noqa: BLE001
             self._give_up(as_braid_error(error))
 
-    def _next(self) -> list[Conversation]:
-        """Those that may have something to do, once there are any; nobody when the last session has ended."""
+    def _next(self) -> list[Conversation] | None:
+        """Those that may have something to do, once there are any; None when the last session has ended.
+
+        Nobody, where there is but something to be done when nobody waits.
+        """
         with self._changed:
             busy = self._wait()
-            if not busy:
+            if busy is None:
                 self._thread = None
+                return None
             return [self._seats[number].conversation for number in sorted(busy)]
 
     def _give_up(self, error: BraidError) -> None:
@@ -406,22 +416,25 @@ class EngineLoop:
         with self._changed:
             self._thread = None
             self.core.journal = None
+            self.core.checks.close()
             for seat in list(self._seats.values()):
                 self._fail(seat.conversation, error)
             while self._commands:
                 self._commands.popleft()()
 
-    def _wait(self) -> set[int]:
-        """Sleep until there is something to do, and say for whom; for nobody when there is nobody any more."""
+    def _wait(self) -> set[int] | None:
+        """Sleep until there is something to do, and say for whom; None when there is nobody any more."""
         while True:
             while self._commands:
                 self._commands.popleft()()
             due = self._do_what_is_due()
             paused = {number for number in self._touched if self._seats[number].is_paused}
             busy = self._touched - paused
-            if busy or not self._seats:
+            if busy or self.core.checks.has_work:
                 self._touched = paused
                 return busy
+            if not self._seats:
+                return None
             if paused:  # a listener that is dropped says nothing
                 due = min(due, self.now() + PATIENCE_S)
             self._changed.wait(None if due == math.inf else max(0.0, due - self.now()))

@@ -31,6 +31,12 @@ their values are fixed words; no session, tenant or text ever becomes one.
                                                           a turn and not part of it
     braid_edit_fallbacks_total        counter             edits to be repaired or reused, and computed instead
     braid_edit_drift                  histogram           estimated drift of what was taken over behind edits
+    braid_edit_checks_total           counter    outcome  turns with such parts, computed again while nobody waited:
+                                                          inside · outside of the bound · dropped: no room, or closed
+    braid_edit_check_answers_total    counter    answer   same · different: what these turns said, computed again
+    braid_edit_check_estimate         histogram           their estimated drift
+    braid_edit_check_drift            histogram           what it was
+    braid_edit_check_tokens_total     counter             tokens computed for that
     braid_tool_calls_total            counter    status   ok · error · timeout · cancelled
     braid_tool_call_seconds           histogram           from the call to its result
     braid_errors_total                counter    code     errors by their `code`, see `braid.errors`
@@ -61,6 +67,8 @@ ConsumerOutcome = Literal["paused", "dropped"]
 
 _HOW = ("reused", "repaired", "recomputed")
 _FATES = ("drafted", "kept", "accepted", "wasted")
+_OUTCOMES = ("inside", "outside", "dropped")
+_ANSWERS = ("same", "different")
 
 _DRIFT_BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0)
 _TOKEN_BUCKETS = tuple(2**power for power in range(13))
@@ -176,6 +184,29 @@ class EngineMetrics(Collector):
         self._edit_fallbacks.inc(reuse.fallbacks)
         if reuse.drift is not None:
             self._edit_drift.observe(reuse.drift)
+
+    def checking(self, num_tokens: int) -> None:
+        """So many tokens are computed again, to see how good an estimate was."""
+        self._check_tokens.inc(num_tokens)
+
+    def checked(self, estimate: float, drift: float, is_inside: bool, is_same: bool | None) -> None:
+        """A turn that took something over was computed again.
+
+        Args:
+            estimate: Of its drift.
+            drift: What it is.
+            is_inside: Whether that is inside of the bound.
+            is_same: Whether its answer is the same; None where nothing was said.
+        """
+        self._checks["inside" if is_inside else "outside"].inc()
+        self._check_estimate.observe(estimate)
+        self._check_drift.observe(drift)
+        if is_same is not None:
+            self._check_answers["same" if is_same else "different"].inc()
+
+    def check_dropped(self) -> None:
+        """A turn was to be computed again, and is not."""
+        self._checks["dropped"].inc()
 
     def sessions(self, by_state: Mapping[str, int]) -> None:
         """So many sessions are in each state; a state that is not named has none."""
@@ -310,6 +341,22 @@ class EngineMetrics(Collector):
         )
         self._edit_drift = self._histogram(
             "braid_edit_drift", "Estimated drift of what was taken over behind edits.", _DRIFT_BUCKETS
+        )
+
+        self._checks = self._counters(
+            "braid_edit_checks", "Edited turns that were computed again.", "outcome", _OUTCOMES
+        )
+        self._check_answers = self._counters(
+            "braid_edit_check_answers", "Answers of edited turns, computed again.", "answer", _ANSWERS
+        )
+        self._check_estimate = self._histogram(
+            "braid_edit_check_estimate", "Estimated drift of turns that were computed again.", _DRIFT_BUCKETS
+        )
+        self._check_drift = self._histogram(
+            "braid_edit_check_drift", "Drift of turns that were computed again.", _DRIFT_BUCKETS
+        )
+        self._check_tokens = self._counter(
+            "braid_edit_check_tokens", "Tokens computed again to see how good estimates are."
         )
 
     def _make_trouble_metrics(self) -> None:

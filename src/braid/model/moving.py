@@ -2,10 +2,14 @@
 
 A key is stored rotated at its position, so a token that has moved by `d` positions has the same key, rotated by `d`
 more. What it read before is still in its key and value; how much that matters where something before it has changed
-is what `deviation` estimates, from tokens that were computed anew beside what they were before.
+is what `deviation` estimates, from tokens that were computed anew beside what they were before. An `Excerpt` keeps a
+few tokens as they are, to be compared with others when their slots have long been written to again.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,11 +17,34 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from braid.cache import KVCache
-from braid.model.architecture import Architecture, LayerKind, rope_tables, rotate
+from braid.model.architecture import Architecture, rope_tables, rotate
 
-__all__ = ["deviation", "move_tokens"]
+__all__ = ["Excerpt", "deviation", "excerpt", "move_tokens", "moved_tokens"]
 
 Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Keys and values of a few tokens, and where they stood.
+
+    Args:
+        keys, values: Of each layer, `[K, L, D]`.
+        positions_L: Stored positions.
+    """
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    positions_L: Ints
+
+    def deviation(self, architecture: Architecture, other: Excerpt) -> float:
+        """How far the same tokens are from these in another excerpt, which counts as right; see `deviation`."""
+        distance_L = other.positions_L - self.positions_L
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for layer, keys_KLD in enumerate(self.keys):
+            pairs.append((_turned(architecture, layer, keys_KLD, distance_L), other.keys[layer]))
+            pairs.append((self.values[layer], other.values[layer]))
+        return _distance(pairs)
 
 
 def move_tokens(
@@ -37,8 +64,8 @@ def move_tokens(
     if distance:
         architecture.require_shifts()
     target = torch.from_numpy(target_L).to(cache.keys_KSD[0].device)
-    for layer, kind in enumerate(architecture.layers):
-        keys_KLD, values_KLD = _moved(architecture, cache, layer, kind, source_L, distance)
+    for layer in range(len(architecture.layers)):
+        keys_KLD, values_KLD = moved_tokens(architecture, cache, layer, source_L, distance)
         cache.keys_KSD[layer].index_copy_(1, target, keys_KLD)
         cache.values_KSD[layer].index_copy_(1, target, values_KLD)
 
@@ -54,30 +81,52 @@ def deviation(architecture: Architecture, cache: KVCache, old_L: Ints, new_L: In
         The root of the mean over the layers of the squared relative distance: 0 where nothing has changed, about 1.4
         for tokens that have nothing to do with each other.
     """
-    total, count = 0.0, 0
-    new = torch.from_numpy(new_L).to(cache.keys_KSD[0].device)
-    for layer, kind in enumerate(architecture.layers):
-        old_kv = _moved(architecture, cache, layer, kind, old_L, distance)
-        new_kv = (cache.keys_KSD[layer][:, new], cache.values_KSD[layer][:, new])
-        for old_KLD, new_KLD in zip(old_kv, new_kv, strict=True):
-            size = float(new_KLD.double().square().sum())
-            total += float((new_KLD.double() - old_KLD.double()).square().sum()) / max(size, 1e-30)
-            count += 1
-    return (total / count) ** 0.5
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for layer in range(len(architecture.layers)):
+        old_kv = moved_tokens(architecture, cache, layer, old_L, distance)
+        pairs += zip(old_kv, moved_tokens(architecture, cache, layer, new_L, 0), strict=True)
+    return _distance(pairs)
 
 
-def _moved(
-    architecture: Architecture, cache: KVCache, layer: int, kind: LayerKind, source_L: Ints, distance: int
+def excerpt(architecture: Architecture, cache: KVCache, slots_L: Ints, positions_L: Ints) -> Excerpt:
+    """Copies of what some slots hold.
+
+    Args:
+        architecture, cache: As for `move_tokens`.
+        slots_L, positions_L: Slots, and the stored positions of what they hold, `[L]`.
+    """
+    layers = [
+        moved_tokens(architecture, cache, layer, slots_L, 0) for layer in range(len(architecture.layers))
+    ]
+    return Excerpt(tuple(keys for keys, _ in layers), tuple(values for _, values in layers), positions_L)
+
+
+def _distance(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """Of pairs of what was found and what is right: the root of the mean of the squared relative distances."""
+    shares: list[float] = []
+    for found_KLD, right_KLD in pairs:
+        size = float(right_KLD.double().square().sum())
+        shares.append(float((right_KLD.double() - found_KLD.double()).square().sum()) / max(size, 1e-30))
+    return (sum(shares) / len(shares)) ** 0.5
+
+
+def moved_tokens(
+    architecture: Architecture, cache: KVCache, layer: int, source_L: Ints, distance: int
 ) -> tuple[Tensor, Tensor]:
-    """Keys, rotated further, and values of some slots, `[K, L, D]` each."""
+    """Keys, rotated further, and values of some slots in one layer, `[K, L, D]` each; copies."""
     source = torch.from_numpy(source_L).to(cache.keys_KSD[layer].device)
-    keys_KLD = cache.keys_KSD[layer][:, source]
-    if distance and kind.rope is not None:
-        assert architecture.rotary is not None, "shifts were required"
-        assert architecture.apply_rotary is not None, "shifts were required"
-        distances = torch.full((len(source),), distance, dtype=torch.long)
-        cos, sin = rope_tables(architecture.rotary, kind.rope, distances, keys_KLD)
-        keys_KLD = rotate(architecture.apply_rotary, keys_KLD[None].transpose(1, 2), cos, sin).transpose(
-            1, 2
-        )[0]
-    return keys_KLD, cache.values_KSD[layer][:, source]
+    keys_KLD, values_KLD = cache.keys_KSD[layer][:, source], cache.values_KSD[layer][:, source]
+    return _turned(
+        architecture, layer, keys_KLD, np.full(len(source_L), distance, dtype=np.int64)
+    ), values_KLD
+
+
+def _turned(architecture: Architecture, layer: int, keys_KLD: Tensor, distance_L: Ints) -> Tensor:
+    """Keys of one layer as they are so many positions further on."""
+    rope = architecture.layers[layer].rope
+    if rope is None or not distance_L.any():
+        return keys_KLD
+    assert architecture.rotary is not None, "shifts were required"
+    assert architecture.apply_rotary is not None, "shifts were required"
+    cos, sin = rope_tables(architecture.rotary, rope, torch.from_numpy(distance_L), keys_KLD)
+    return rotate(architecture.apply_rotary, keys_KLD[None].transpose(1, 2), cos, sin).transpose(1, 2)[0]

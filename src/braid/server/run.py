@@ -51,7 +51,7 @@ def build_engine(settings: ServerSettings) -> Engine:
         max_events=settings.max_unread,
         evict_idle_after_s=settings.evict_idle_after_s,
     )
-    return Engine(model, kv_tokens=settings.kv_tokens, limits=limits)
+    return Engine(model, kv_tokens=settings.kv_tokens, limits=limits, check_share=settings.check_share)
 
 
 def run(settings: ServerSettings) -> None:

@@ -84,6 +84,8 @@ class ServerSettings(BaseSettings):
         max_rows: rows of a live session.
         max_drafted: tokens that the outputs of a live session may say ahead of a commit, in each draft; 0 reads ahead
             alone.
+        check_share: of turns that took something over behind an edit, those that are computed again while nobody
+            waits, so that the metrics tell how good the estimates of the drift are.
         drain_s: how long answers that are under way may take when the server is told to stop.
         playground: whether the web page is served.
         log_level: of the log.
@@ -123,6 +125,7 @@ class ServerSettings(BaseSettings):
     max_tokens: _Count = 1024
     max_rows: _Count = 100_000
     max_drafted: Annotated[int, Field(ge=0)] = 256
+    check_share: Annotated[float, Field(ge=0, le=1)] = 0.02
     drain_s: Annotated[float, Field(ge=0)] = 20.0
     playground: bool = True
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -14,6 +14,7 @@ import anyio.to_thread
 
 from braid.engine.admission import EngineLimits
 from braid.engine.backend import Draft, Dropped, SessionBackend, SessionHandle, SessionLook
+from braid.engine.checking import CHECK_SHARE
 from braid.engine.editable import MOST_DRAFTED, Mode
 from braid.engine.local import LocalBackend
 from braid.engine.loop import EngineLoop
@@ -75,6 +76,8 @@ class Engine:
         journal: Where every verb and batch is recorded, so that they can be replayed.
         metrics: Counters and histograms, `engine.metrics`; False for none.
         tracer: An OpenTelemetry tracer, for a span a step.
+        check_share: Of turns of editable input that took something over behind an edit, those that are computed again
+            when nobody waits, so that the metrics tell how good the estimates of the drift are; 0 for none.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Engine:
         journal: Journal | None = None,
         metrics: bool = True,
         tracer: Tracer = NO_TRACER,
+        check_share: float = CHECK_SHARE,
     ) -> None:
         self.model = model
         self.local = LocalBackend(model, kv_tokens=kv_tokens, prefix_share=prefix_share)
@@ -96,7 +100,13 @@ class Engine:
         page_bytes = usage.page_size * usage.bytes_per_token
         self.metrics = EngineMetrics(usage.pages_total, page_bytes) if metrics else None
         self.backend: SessionBackend = EngineLoop(
-            self.local, policy=policy, limits=limits, journal=journal, metrics=self.metrics, tracer=tracer
+            self.local,
+            policy=policy,
+            limits=limits,
+            journal=journal,
+            metrics=self.metrics,
+            tracer=tracer,
+            check_share=check_share,
         )
 
     @classmethod

@@ -203,6 +203,14 @@ class NullBackend:
         """It has no keys."""
         raise UnsupportedByBackend("this backend has no keys that could be compared")
 
+    def excerpt(self, session: int, places: Sequence[tuple[str, int]]) -> object:
+        """It has no keys."""
+        raise UnsupportedByBackend("this backend has no keys that could be kept")
+
+    def deviation_between(self, found: object, right: object) -> float:
+        """It has no keys."""
+        raise UnsupportedByBackend("this backend has no keys that could be compared")
+
     def usage(self) -> Usage:
         """What the pool holds."""
         return Usage(self.pool.num_used, self.pool.num_pages, self.pool.page_size)

@@ -291,6 +291,14 @@ class _Recorder:
         """Never asked."""
         raise AssertionError("a tape has no keys, and edits nothing")
 
+    def excerpt(self, session: int, places: Sequence[tuple[str, int]]) -> object:
+        """Never asked."""
+        raise AssertionError("a tape has no keys, and edits nothing")
+
+    def deviation_between(self, found: object, right: object) -> float:
+        """Never asked."""
+        raise AssertionError("a tape has no keys, and edits nothing")
+
     def usage(self) -> Usage:
         return Usage()
 

@@ -50,7 +50,7 @@ from braid.engine.local.work import Feed, Sight, Work
 from braid.errors import PoolFullError, UnsupportedByBackend
 from braid.model.checkpoint import reconcile
 from braid.model.model import Model
-from braid.model.moving import deviation, move_tokens
+from braid.model.moving import Excerpt, deviation, excerpt, move_tokens
 from braid.model.plan import Plan
 from braid.model.reads import SpanRead
 from braid.streams.patterns import Striped
@@ -182,6 +182,19 @@ class LocalBackend:
             now.pages.slots(start, stop),
             int(now.positions[start] - before.positions[old]),
         )
+
+    def excerpt(self, session: int, places: Sequence[tuple[str, int]]) -> Excerpt:
+        """Copies of keys and values of a few tokens."""
+        named = self.sessions[session].named
+        slots = np.concatenate([named[span].pages.slots(index, index + 1) for span, index in places])
+        positions = np.array([named[span].positions[index] for span, index in places], dtype=np.int64)
+        return excerpt(self.model.architecture, self.cache, slots, positions)
+
+    def deviation_between(self, found: object, right: object) -> float:
+        """How far the keys and values of one excerpt are from those of another one."""
+        assert isinstance(found, Excerpt)
+        assert isinstance(right, Excerpt)
+        return found.deviation(self.model.architecture, right)
 
     # ---- room
 
