@@ -135,7 +135,10 @@ def test_the_next_turn_goes_on_with_the_conversation_that_was_committed(seed: in
     core.do(conversation, "commit", {}, "exact", messages)
     finish(core, conversation)
     other, expected = fresh(plain(), messages)
-    for tells in (lambda c, o: c.do(o, "tell", {"user": "And?"}), lambda c, o: c.do(o, "commit", {"user": "And?"})):
+    for tells in (
+        lambda c, o: c.do(o, "tell", {"user": "And?"}),
+        lambda c, o: c.do(o, "commit", {"user": "And?"}),
+    ):
         tells(core, conversation)
         finish(core, conversation)
         tells(other, expected)
@@ -191,7 +194,9 @@ def test_a_text_alone_leaves_the_conversation_as_it_was_told() -> None:
     check_same(core, conversation, *fresh(plain(), of("Hi.", "Yes?", "So it goes.")))
 
 
-def prefilled(core: RecordingCore, conversation: Conversation, messages: Messages, mode: str = "exact") -> int:
+def prefilled(
+    core: RecordingCore, conversation: Conversation, messages: Messages, mode: str = "exact"
+) -> int:
     """Tokens that following a snapshot takes, but for those of its draft."""
     counts = conversation.counts
     before = 0 if counts is None else counts.computed - counts.drafted
@@ -268,7 +273,7 @@ def test_a_committed_conversation_outlives_the_process(name: str, seed: int) -> 
     others, preambles = told(resumed)
     wanted, wanted_preambles = told(expected)
     assert [str(entry) for entry in others] == [str(entry) for entry in wanted]
-    assert [entry.tokens for entry in preambles[-1:]] == [entry.tokens for entry in wanted_preambles[-1:]]  # pyright: ignore
+    assert [entry.tokens for entry in preambles[-1:]] == [entry.tokens for entry in wanted_preambles[-1:]]
 
 
 def test_the_preamble_of_the_transcript_is_the_one_that_was_read() -> None:
@@ -280,10 +285,10 @@ def test_the_preamble_of_the_transcript_is_the_one_that_was_read() -> None:
             step(core, conversation)
     core.do(conversation, "commit")
     finish(core, conversation)
-    (event,) = [entry for entry in told(conversation)[1] if entry.lane == PREAMBLE]  # pyright: ignore
+    (event,) = [entry for entry in told(conversation)[1] if entry.lane == PREAMBLE]
     _, expected = fresh(plain(), of("Hi.", "Yes?", "So."))
     (wanted,) = told(expected)[1]
-    assert event.tokens == wanted.tokens  # pyright: ignore
+    assert event.tokens == wanted.tokens
 
 
 # ---- what is said wrongly
@@ -409,5 +414,3 @@ def test_without_a_template_messages_are_paragraphs() -> None:
     check_same(found, conversation, core, expected)
     assert conversation.stage.preamble is not None
     assert conversation.stage.preamble.text.startswith("Hi.\n\nYes?\n\nSo.\n\n")
-
-

@@ -417,7 +417,10 @@ class Conversation:
         self.record.life("force", lane.label, text=text or "")
 
     def snapshot(
-        self, texts: Mapping[str, str], mode: Mode = "exact", messages: Sequence[Mapping[str, Any]] | None = None
+        self,
+        texts: Mapping[str, str],
+        mode: Mode = "exact",
+        messages: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Say what inputs hold by now, the whole of it, as long as it may still change; the newest counts.
 

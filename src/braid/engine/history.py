@@ -79,7 +79,7 @@ def told_history(
         raise InputError("the topology has no input stream for the last message")
     if inputs[0] in texts:
         raise InputError(
-            f"the snapshot tells {inputs[0]} twice: by name, and as the last message; leave the name out, or the message"
+            f"the snapshot tells {inputs[0]} twice: by name, and as the last message; leave one of them out"
         )
     told = {inputs[0]: messages[-1].get("content") or "", **texts}
     edit = conversation.edit

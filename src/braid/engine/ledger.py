@@ -6,7 +6,7 @@
     ["retry", 0.2, [512, true], [], 0]           prepare once more, after room was made
     ["told", [[40], [311]]]                      what the forward answered to the lanes that it asked
     ["do", "commit", [texts], 0.3]               a commit, and once it was followed:
-    ["history", 40]                              the messages before it have replaced the session's: 40 tokens are cached
+    ["history", 40]                              its messages replace the session's; 40 tokens of them are cached
     ["released"]                                 what it became follows, as if the text had been told at once
     ["held", 12]                                 a draft of other messages is taken back, and has left 12 tokens
     ["evict"]   ["fail", code, message]   ["resumed", 0.0]
@@ -308,7 +308,9 @@ class _Script:
                 conversation.keep_prefixes()
             case ["history", int(num_held)]:
                 edit, preamble = conversation.edit, conversation.stage.preamble
-                assert edit is not None and edit.history is not None and preamble is not None, "it is committed"
+                assert edit is not None
+                assert edit.history is not None
+                assert preamble is not None
                 conversation.stage.preamble = edit.history.preamble.with_cache_of(preamble)
                 enter(conversation, num_held)
             case ["held", int(num_held)]:
