@@ -38,10 +38,11 @@ __all__ = ["Filled", "FittedTemplate", "Segment", "Template", "Texts", "merged"]
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
-_BLANKS = (" ", "\n", " .", " _", " -", ".", "_")
-"""What may fill a slot up where nobody says otherwise: the first that stays one token each, however many there are."""
+_BLANKS = (" ", "\n", " .", " _", " -", " ~", "~", "|")
+"""What may fill a slot up where nobody says otherwise: the first of which each more is one token more."""
 
-_MOST_BLANKS = 16
+_FEW_BLANKS, _MANY_BLANKS = 3, 16
+_MOST_TRIES = 16
 _KEYS = ("id", "text", "role")
 
 Texts = Mapping[str, str]
@@ -191,9 +192,6 @@ class Template(StrictModel):
         data["streams"] = dict([*items[:at], *((name, streams[asked]) for name in names), *items[at:]])
         for reader, read in data.get("reads", {}).items():
             data["reads"][reader] = [*names, *read] if asked in read else read
-        forbidden = [flow for flow in data.get("forbid", ()) if flow[0] == asked]
-        if forbidden:
-            data["forbid"] = [*data["forbid"], *([name, flow[1]] for flow in forbidden for name in names)]
         return Topology.from_dict(data)
 
     def fitted(self, codec: Encodes | None, topology: Topology) -> FittedTemplate:
@@ -224,14 +222,19 @@ class Template(StrictModel):
 
 
 def _blank(codec: Encodes, wanted: str | None) -> str:
+    """What a slot is filled up with: each more of it is one token more."""
     for blank in _BLANKS if wanted is None else (wanted,):
-        if len(codec.encode(blank * _MOST_BLANKS)[0]) == _MOST_BLANKS:
+        lengths = [len(codec.encode(f"a{blank * count}")[0]) for count in range(_FEW_BLANKS, _MANY_BLANKS)]
+        if lengths == list(range(lengths[0], lengths[0] + len(lengths))):
             return blank
+    if wanted is not None:
+        raise TemplateError(
+            f"{shown(wanted)} is no blank for this tokenizer, in which one more of it is not one token more; leave "
+            "`blank` out, or take another"
+        )
     raise TemplateError(
-        f"{shown(wanted)} is no blank for this tokenizer: {_MOST_BLANKS} of them are not {_MOST_BLANKS} tokens; "
-        "leave `blank` out, or take one that stays a token each"
-        if wanted is not None
-        else "this tokenizer has no blank that stays a token each; name one as `blank`, or leave `room` out"
+        f"this tokenizer has a token for none of the usual blanks ({', '.join(map(repr, _BLANKS))}); name one as "
+        "`blank`, or leave `room` out"
     )
 
 
@@ -300,7 +303,7 @@ class FittedTemplate(NamedTuple):
         start = len(encode(before)[0])
         count = len(encode(before + text)[0]) - start
         num_blanks = -count % room or room
-        for _ in range(_MOST_BLANKS):
+        for _ in range(_MOST_TRIES):
             found = len(encode(before + text + self.blank * num_blanks)[0]) - start
             if found > 0 and not found % room:
                 return text + self.blank * num_blanks
