@@ -152,8 +152,7 @@ def test_a_session_must_have_the_streams_of_its_template() -> None:
 # ---- room
 
 TOKENIZERS: dict[str, Callable[[], Any]] = {
-    name: getattr(fakes, f"{name}_tokenizer")
-    for name in ("byte", "gpt2", "llama3", "qwen", "sentencepiece")
+    name: getattr(fakes, f"{name}_tokenizer") for name in ("byte", "gpt2", "llama3", "qwen", "sentencepiece")
 }
 
 
