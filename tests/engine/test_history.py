@@ -62,6 +62,9 @@ def edited_messages(rng: random.Random, messages: Messages) -> Messages:
     kind = rng.random()
     if kind < 0.4 or len(messages) == 1:
         messages[-1]["content"] = edited(rng, messages[-1]["content"])
+    elif kind < 0.5:
+        message = rng.choice(messages[:-1])  # so that the preamble is as long as before
+        message["content"] = "".join(rng.choice("abc") for _ in message["content"])
     elif kind < 0.6:
         message = rng.choice(messages[:-1])
         message["content"] = edited(rng, message["content"])
@@ -179,6 +182,18 @@ def test_what_is_taken_back_leaves_the_session_as_it_was() -> None:
     core.do(conversation, "tell", {"user": "Say it."})
     finish(core, conversation)
     check_same(core, conversation, *fresh(plain(), of("Hi.", "Yes?", "Say it.")))
+
+
+def test_another_history_of_the_same_length_is_another_one() -> None:
+    core = core_for(plain())
+    conversation = core.open(plain(), seed=9)
+    for first in ("Hi.", "Ho.", "Hi.", "Ha."):
+        core.do(conversation, "snapshot", {}, "exact", of(first, "Yes?", "So it goes."))
+        for _ in range(9):
+            step(core, conversation)
+    core.do(conversation, "commit")
+    finish(core, conversation)
+    check_same(core, conversation, *fresh(plain(), of("Ha.", "Yes?", "So it goes.")))
 
 
 def test_a_text_alone_leaves_the_conversation_as_it_was_told() -> None:
