@@ -13,6 +13,7 @@ from braid.checks.subject import RecordingCore
 from braid.engine.backend import PREAMBLE
 from braid.engine.conversation import Conversation
 from braid.engine.record import LedgerLine
+from braid.engine.scheduler import SchedulerPolicy
 from braid.errors import (
     BraidError,
     ChatTemplateError,
@@ -289,6 +290,31 @@ def test_a_committed_conversation_outlives_the_process(name: str, seed: int) -> 
     wanted, wanted_preambles = told(expected)
     assert [str(entry) for entry in others] == [str(entry) for entry in wanted]
     assert [entry.tokens for entry in preambles[-1:]] == [entry.tokens for entry in wanted_preambles[-1:]]
+
+
+def test_what_is_read_after_a_draft_was_taken_back_outlives_the_process() -> None:
+    """The session's own history takes several steps then, and the ledger knows which."""
+    policy = SchedulerPolicy(step_tokens=12, chunk_tokens=12, min_chunk_tokens=4)
+    chat = Chat.of(of("How many are there on the wall?", "Ninety-nine bottles of beer.", "")).to_data()
+    core = core_for(plain(), policy=policy)
+    conversation = core.open(plain(), seed=9, ledger=[], chat=chat)
+    core.do(conversation, "snapshot", {}, "exact", of("Hi.", "Yes?", "So"))
+    for _ in range(40):
+        core.step([conversation])
+    core.do(conversation, "rollback")
+    core.step([conversation])
+    core.do(conversation, "tell", {"user": "So it goes."})
+    lines: list[Any] = []
+    while not conversation.turn_is_over:
+        core.step([conversation])
+        lines += [news.line for news in conversation.take_news() if isinstance(news, LedgerLine)]
+    assert ["held"] in [line[:1] for line in lines]
+    told = next(number for number, line in enumerate(lines) if line[:2] == ["do", "tell"])
+    for cut in range(told + 1, len(lines) + 1, 5):
+        other = core_for(plain(), policy=policy)
+        resumed = other.open(plain(), seed=9, ledger=lines[:cut], chat=chat)
+        finish(other, resumed)
+        assert rows_of(resumed) == rows_of(conversation)
 
 
 def test_the_preamble_of_the_transcript_is_the_one_that_was_read() -> None:
