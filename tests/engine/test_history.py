@@ -332,6 +332,48 @@ def test_the_preamble_of_the_transcript_is_the_one_that_was_read() -> None:
     assert event.tokens == wanted.tokens
 
 
+def test_variables_of_the_template_stay_those_of_the_session() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "<{{ mood }}>" + str(tokenizer.chat_template)
+    model = Model(network("llama"), TokenizerCodec(tokenizer), name="moody")
+    messages = of("Hi.", "Yes?", "So.")
+    found, other = (RecordingCore(model, kv_tokens=2048) for _ in range(2))
+    conversation = found.open(plain(), seed=9, chat=Chat.of(of(""), {"mood": "warm"}).to_data())
+    expected = other.open(plain(), seed=9, chat=Chat.of(messages, {"mood": "warm"}).to_data())
+    found.do(conversation, "commit", {}, "exact", messages)
+    other.do(expected, "tell", {"user": "So."})
+    finish(found, conversation)
+    finish(other, expected)
+    assert conversation.stage.preamble is not None
+    assert conversation.stage.preamble.text.startswith("<warm>")
+    check_same(found, conversation, other, expected)
+
+
+def test_many_conversations_that_change_in_a_small_pool_lose_nothing() -> None:
+    """Drafts of histories take no room from others; whoever commits is answered as ever."""
+    rng = random.Random(0)
+    core = core_for(plain(), kv_tokens=512)
+    sessions = [core.open(plain(), seed=9) for _ in range(16)]
+    told = [of(f"This is number {number}.", "Yes?", f"And {number} goes on.") for number in range(16)]
+    for _ in range(4):
+        for conversation, messages in zip(sessions, told, strict=True):
+            core.do(conversation, "snapshot", {}, "exact", edited_messages(rng, messages))
+        for _ in range(3):
+            assert not core.step(sessions).failures
+            core.cache.pool.check_integrity()
+    for conversation, messages in zip(sessions, told, strict=True):
+        core.do(conversation, "commit", {}, "exact", messages)
+    for _ in range(1500):
+        if all(conversation.turn_is_over for conversation in sessions):
+            break
+        assert not core.step(sessions).failures
+        core.cache.pool.check_integrity()
+    for number in (0, 7, 15):
+        _, expected = fresh(plain(), told[number])
+        rows = [row.cells for row in expected.transcript.rows]
+        assert [row.cells for row in sessions[number].transcript.rows] == rows
+
+
 # ---- what is said wrongly
 
 

@@ -30,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from braid.errors import InputError
 from braid.streams.events import CellData, Reuse, StreamState, TokenOdds
 from braid.streams.sampling import SamplingSpec
+from braid.streams.strict import problem
 
 __all__ = [
     "MAX_ID",
@@ -211,7 +212,7 @@ class Snapshot(_Command):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if self.streams is None and self.segments is None and self.messages is None:
-            raise ValueError("it needs streams, segments or messages")
+            raise problem("it needs streams, segments or messages")
         return self
 
 

@@ -14,7 +14,7 @@ is what it gives when nothing is computed ahead: each output follows from what i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -181,7 +181,7 @@ class Run:
         return progress.said if is_certain else ""
 
     @contextmanager
-    def listening(self, ring: Callable[[], None]) -> Iterator[None]:
+    def listening(self, ring: Callable[[], None]) -> Generator[None]:
         """Have somebody called whenever the stage of the result has said more."""
         progress = self._progress[self.workflow.result]
         progress.on_text = ring
