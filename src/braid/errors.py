@@ -5,7 +5,11 @@
     │   ├── EmptyInputError
     │   ├── UnknownStreamError
     │   ├── DirectionError
-    │   └── SamplingError
+    │   ├── SamplingError
+    │   └── TemplateError            segments that make no input, or not this one
+    │       ├── UnknownSegmentError
+    │       ├── FixedSegmentError
+    │       └── RepeatedSegmentError
     ├── TopologyError                a topology that cannot be
     │   ├── UnknownKeyError
     │   ├── ForbiddenFlowError
@@ -79,6 +83,7 @@ __all__ = [
     "EngineBusyError",
     "EngineClosedError",
     "EngineError",
+    "FixedSegmentError",
     "ForbiddenError",
     "ForbiddenFlowError",
     "InputError",
@@ -94,12 +99,14 @@ __all__ = [
     "RateLimitError",
     "RecipeError",
     "RegimeError",
+    "RepeatedSegmentError",
     "SamplingError",
     "ServerError",
     "SessionClosedError",
     "SessionError",
     "StageError",
     "StreamClosedError",
+    "TemplateError",
     "TokenizerError",
     "TooLargeError",
     "TopologyError",
@@ -110,6 +117,7 @@ __all__ = [
     "UnauthenticatedError",
     "UnknownKeyError",
     "UnknownPresetError",
+    "UnknownSegmentError",
     "UnknownStreamError",
     "UnsupportedByBackend",
     "UnsupportedModelError",
@@ -175,6 +183,34 @@ class SamplingError(InputError):
 
     exit_code = 14
     code = "input.sampling"
+
+
+class TemplateError(InputError):
+    """A template that cannot be, or segments that do not fit it."""
+
+    exit_code = 15
+    code = "input.template"
+
+
+class UnknownSegmentError(TemplateError):
+    """A segment was named that the template does not have."""
+
+    exit_code = 16
+    code = "input.unknown_segment"
+
+
+class FixedSegmentError(TemplateError):
+    """A segment was to be changed whose text is the template's."""
+
+    exit_code = 17
+    code = "input.fixed_segment"
+
+
+class RepeatedSegmentError(TemplateError):
+    """Two segments have the same id, and contradict each other."""
+
+    exit_code = 18
+    code = "input.repeated_segment"
 
 
 class TopologyError(BraidError, ValueError):

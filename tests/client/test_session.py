@@ -86,6 +86,20 @@ async def test_editable_input(server: Serving) -> None:
         turn = await session.wait_for_turn()
         assert turn.tokens["user"] == 3
         assert turn.reuse is not None and turn.reuse.mode == "repair" and turn.reuse.accepted > 0
+        await session.snapshot(
+            messages=[{"role": "system", "content": "So."}, {"role": "user", "content": "yes"}]
+        )
+        await session.commit()
+        assert (await session.wait_for_turn()).tokens["user"] == 3
+        with pytest.raises(InputError, match="streams, segments or messages"):
+            await session.snapshot()
+    template = {"segments": [{"id": "rules", "fixed": "Say: "}, {"id": "ask"}]}
+    opening = {"input": "editable", "template": template}
+    async with connect(server.ws_url) as client, client.open("plain", **opening) as session:
+        await session.snapshot(segments={"ask": "hi"})
+        await session.snapshot(segments=[{"id": "ask", "text": "hi you"}])
+        await session.commit()
+        assert (await session.wait_for_turn()).tokens["user"] == len("Say: hi you")
     async with connect(server.ws_url) as client:
         with pytest.raises(InputError, match="this server allows 256"):
             async with client.open("plain", input="editable", most_drafted=1000):

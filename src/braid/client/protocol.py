@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from braid.errors import InputError
 from braid.streams.events import CellData, Reuse, StreamState, TokenOdds
 from braid.streams.sampling import SamplingSpec
+from braid.streams.strict import problem
 
 __all__ = [
     "MAX_ID",
@@ -116,6 +117,7 @@ class Open(_Command):
         sampling: by output stream, instead of the topology's.
         input: `live`: what is written is read at once; `editable`: snapshots, which are read and drafted ahead, and of
             which nothing counts before `commit`.
+        template: what the segments of snapshots are filled into, as `braid.sessions.Template` spells it.
         most_drafted: tokens that the outputs may say ahead of the commit, in each draft; 0 reads ahead alone, None
             leaves it to the server.
         history: chat messages before the session's first turn, for topologies of views.
@@ -133,6 +135,7 @@ class Open(_Command):
     copies: dict[str, Annotated[int, Field(ge=1, le=64)]] = Field(default_factory=dict[str, int])
     sampling: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
     input: Literal["live", "editable"] = "live"
+    template: dict[str, Any] | None = None
     most_drafted: _Count | None = None
     history: Annotated[list[dict[str, Any]], Field(max_length=10_000)] = Field(
         default_factory=list[dict[str, Any]]
@@ -192,14 +195,25 @@ class Snapshot(_Command):
 
     Args:
         streams: whole text by input stream; those that are not named stay as they are.
+        segments: `{"id": …, "text": …}` each: of the session's template those that have changed; without one all of
+            them, with a `role` where they are messages.
+        messages: the whole conversation, whose last message is the first input's text; for topologies of views.
         mode: what may be kept of what stands behind an edit: nothing (`exact`), all that has drifted little once a
             window behind the edit is computed anew (`repair`), or nearly all of it, unless the edit changes a fact
             (`reuse`).
     """
 
     type: Literal["snapshot"] = "snapshot"
-    streams: Annotated[dict[str, str], Field(min_length=1)]
+    streams: Annotated[dict[str, str], Field(min_length=1)] | None = None
+    segments: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1000)] | None = None
+    messages: Annotated[list[dict[str, Any]], Field(max_length=10_000)] | None = None
     mode: Literal["exact", "repair", "reuse"] = "exact"
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.streams is None and self.segments is None and self.messages is None:
+            raise problem("it needs streams, segments or messages")
+        return self
 
 
 class Commit(_Command):

@@ -70,6 +70,7 @@ class Client:
         seed: int = 0,
         input: Literal["live", "editable"] = "live",  # noqa: A002 (as the protocol has it)
         most_drafted: int | None = None,
+        template: Mapping[str, Any] | None = None,
         show: Literal["external", "all"] = "external",
         rows: bool = False,
         max_rows: int | None = None,
@@ -80,8 +81,8 @@ class Client:
         Args:
             topology: Name of a preset, or the streams as plain data.
             tools: Functions that run here when the model calls them, by name; results come back by themselves.
-            sampling, history, copies, model, seed, input, most_drafted, show, rows, max_rows, forces_answers: See
-                `braid.client.protocol.Open`.
+            sampling, history, copies, model, seed, input, most_drafted, template, show, rows, max_rows, forces_answers:
+                See `braid.client.protocol.Open`.
 
         Raises:
             InputError: An argument, or a tool, cannot be used.
@@ -98,6 +99,7 @@ class Client:
             "seed": seed,
             "input": input,
             "most_drafted": most_drafted,
+            "template": None if template is None else dict(template),
             "show": show,
             "rows": rows,
             "max_rows": max_rows,
@@ -217,7 +219,12 @@ class Session:
         await self._line.ask(lambda i: protocol.Flush(id=i, stream=stream))
 
     async def snapshot(
-        self, streams: Mapping[str, str], *, mode: Literal["exact", "repair", "reuse"] = "exact"
+        self,
+        streams: Mapping[str, str] | None = None,
+        *,
+        segments: Mapping[str, str] | Sequence[Mapping[str, Any]] | None = None,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        mode: Literal["exact", "repair", "reuse"] = "exact",
     ) -> None:
         """Say all that inputs hold so far, in a session with editable input; the newest wins.
 
@@ -225,9 +232,19 @@ class Session:
 
         Args:
             streams: Whole text by input stream; those that are not named stay as they are.
+            segments: Text by id, or `{"id": …, "text": …}` each: of the session's template those that have changed;
+                without one all of them.
+            messages: The whole conversation; its last message is the first input's text.
             mode: What may be kept of what stands behind an edit, see `braid.client.protocol.Snapshot`.
         """
-        await self._line.ask(lambda i: protocol.Snapshot(id=i, streams=dict(streams), mode=mode))
+        told: dict[str, Any] = {
+            "streams": None if streams is None else dict(streams),
+            "segments": _listed(segments),
+            "messages": None if messages is None else [dict(message) for message in messages],
+            "mode": mode,
+        }
+        protocol.parse_command({"type": "snapshot", **told})  # so that what is no snapshot is said here
+        await self._line.ask(lambda i: protocol.Snapshot(id=i, **told))
 
     async def commit(self) -> None:
         """Say that the last snapshot will not change any more; its answer is told now."""
@@ -389,3 +406,10 @@ class Session:
             self._scope.cancel()
             with anyio.CancelScope(shield=True):
                 await self._has_run.wait()
+
+
+def _listed(segments: Mapping[str, str] | Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Segments as the protocol has them."""
+    if isinstance(segments, Mapping):
+        return [{"id": name, "text": text} for name, text in segments.items()]
+    return None if segments is None else [dict(segment) for segment in segments]

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from braid.engine.backend import Backend, Close, Item, ItemResult, Keep, Op, Recall
+from braid.engine.history import standing_on
 from braid.engine.scheduler import Grant
 from braid.errors import InputError
 

@@ -46,6 +46,7 @@ from braid.engine.backend import (
 from braid.engine.editable import MOST_DRAFTED, Counts, EditableTurn, Mode
 from braid.engine.facts import changes_a_fact
 from braid.engine.guesses import Cursor, Guesses
+from braid.engine.history import told_history
 from braid.engine.lanes import RANKS, InputLane, OutputLane, Waiting
 from braid.engine.policy import Backlog, RowPlan, next_rows
 from braid.engine.record import LedgerLine, News, Record, as_event
@@ -417,7 +418,12 @@ class Conversation:
             lane.force_start = True
         self.record.life("force", lane.label, text=text or "")
 
-    def snapshot(self, texts: Mapping[str, str], mode: Mode = "exact") -> None:
+    def snapshot(
+        self,
+        texts: Mapping[str, str],
+        mode: Mode = "exact",
+        messages: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
         """Say what inputs hold by now, the whole of it, as long as it may still change; the newest counts.
 
         The session reads it ahead and drafts its answer, of which nobody hears before `commit`.
@@ -427,14 +433,20 @@ class Conversation:
             mode: What may be kept of what stands behind an edit, in views: nothing (`exact`); all that has drifted
                 little once a window behind the edit is computed anew (`repair`); or nearly all of it, unless the edit
                 changes a fact (`reuse`).
+            messages: In views, the whole conversation, whose last message is the first input's text; None leaves what
+                stands before the input as it was in the snapshot before.
 
         Raises:
             RegimeError: This turn was begun with `write`.
             EditAfterConsumed: This turn is committed already.
+            InputError, ChatTemplateError: The messages are none that the session can go on with.
             ContextOverflowError: The text is longer than the model's context.
             DirectionError, UnknownStreamError, StreamClosedError, SessionClosedError
         """
         self._require_open()
+        history = None
+        if messages is not None:
+            texts, history = told_history(self, texts, messages)
         for stream, text in texts.items():
             self._input(stream)
             require_whole(text)
@@ -453,7 +465,7 @@ class Conversation:
             self.counts = self.edit.counts
         if mode == "reuse":
             mode = self._unless_a_fact_changes(self.edit, texts)
-        self.edit.want(texts, mode)
+        self.edit.want(texts, mode, history)
 
     def _unless_a_fact_changes(self, edit: EditableTurn, texts: Mapping[str, str]) -> Mode:
         """`reuse`, or `exact` where an edit changes what is told rather than how: the old would shine through."""
@@ -464,11 +476,16 @@ class Conversation:
                 return "exact"
         return "reuse"
 
-    def commit(self, texts: Mapping[str, str] | None = None, mode: Mode = "exact") -> None:
+    def commit(
+        self,
+        texts: Mapping[str, str] | None = None,
+        mode: Mode = "exact",
+        messages: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
         """Say that the newest snapshot will not change any more, and let its answer be heard.
 
         Args:
-            texts, mode: A last snapshot, as for `snapshot`.
+            texts, mode, messages: A last snapshot, as for `snapshot`.
 
         Raises:
             EmptyInputError: There is no text.
@@ -477,8 +494,8 @@ class Conversation:
         """
         before = self.edit
         texts = texts or {}
-        if texts or self.edit is None:
-            self.snapshot(texts, mode)
+        if texts or messages is not None or self.edit is None:
+            self.snapshot(texts, mode, messages)
         edit = self.edit
         assert edit is not None, "a snapshot makes one"
         if edit.is_committed:
@@ -500,7 +517,7 @@ class Conversation:
         """
         self._require_open()
         if self.edit is not None and not self.edit.is_committed:
-            self.edit.texts = {}
+            self.edit.texts, self.edit.history = {}, None
             self.edit.is_withdrawn = self.edit.is_outdated = True
         elif self.edit is not None or self._is_edited:
             raise EditAfterConsumed("this turn is committed already, and cannot be taken back; interrupt it")
@@ -1300,6 +1317,10 @@ class Conversation:
             return None
         self.backend.reserve(self.number, [(PREAMBLE, len(ids))])
         entries = self._rows.prefill_preamble(kept, ids)
+        if self.edit is not None:
+            self.edit.prefills(kept, len(ids))
+        elif self._counted is not None:
+            self._counted.computed += len(ids)
         self.peak_kv_tokens = max(self.peak_kv_tokens, self.kv_tokens)
         self._to_keep = self._preamble_cells(kept + len(ids))
         return self._item("prefill", entries), []

@@ -237,7 +237,7 @@ class EngineCore:
             if conversation.ledger is not None:
                 if verb == "commit":
                     assert conversation.edit is not None, "it was committed just now"
-                    conversation.ledger.committed(conversation.edit.texts, now)
+                    conversation.ledger.committed(conversation.edit, now)
                 elif verb not in conversation.UNWRITTEN and not (
                     is_unheard and verb in ("interrupt", "cancel")
                 ):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from braid.engine.ahead import BooksOnly
 from braid.engine.backend import Answer
 from braid.engine.diff import common_prefix
+from braid.engine.history import History, Standing, stand_on
 from braid.engine.scheduler import Grant
 from braid.engine.splicing import Splicer
 from braid.engine.taken import Shape, Taken, shape_of
@@ -77,6 +78,10 @@ class EditableTurn:
     followed: dict[str, str] = field(default_factory=dict[str, str])
     """The one that the run is of."""
     counts: Counts = field(default_factory=Counts)
+    history: History | None = None
+    """What the newest snapshot says of the conversation before; None where it says nothing."""
+    prefilled: set[int] = field(default_factory=set[int])
+    """Places of the preamble that were computed in this turn, and are held."""
     is_committed: bool = False
     is_withdrawn: bool = False
     """Whether all of it is to be taken back."""
@@ -97,10 +102,13 @@ class EditableTurn:
     def __post_init__(self) -> None:
         self.splicing = Splicer(self)
 
-    def want(self, texts: Mapping[str, str], mode: Mode = "exact") -> None:
-        """A newer snapshot has come; streams that it does not name are as before."""
+    def want(self, texts: Mapping[str, str], mode: Mode = "exact", history: History | None = None) -> None:
+        """A newer snapshot has come; what it does not name is as before."""
         merged = {**self.texts, **texts}
         is_stricter = mode == "exact" and (self.has_taken_over or self.splicing.is_pending)
+        if history is not None:
+            is_stricter = is_stricter or self.history is None or self.history.preamble is not history.preamble
+            self.history = history
         self.is_outdated = self.is_outdated or is_stricter or merged != self.texts
         self.texts, self.has_no_room, self.is_withdrawn = merged, False, False
         self.mode = self.counts.mode = mode
@@ -175,9 +183,13 @@ class EditableTurn:
         conversation, base = self.conversation, self.base
         if base is not None:
             self._remember_run()
-            self._become(base.double(), [])
+            twin = base.double()
+            standing = self._stand_on(twin, None)
+            self._become(twin, [])
             self.splicing.forget()
             conversation.record.release()
+            if conversation.ledger is not None and not standing.holds:
+                conversation.ledger.held(standing.num_held)
         self.base, self.is_outdated = None, True
 
     def _rewind(self, now: float) -> None:
@@ -188,15 +200,22 @@ class EditableTurn:
         twin = self.base.double(books)
         twin.read_guesses(conversation)
         twin.holds_turn = True
+        standing = self._stand_on(twin, self.history)
+        if not standing.holds and self.steps and self.mode != "exact":
+            self.counts.fallbacks += 1
         if conversation.ledger is not None:
             twin.ledger = conversation.ledger.of(twin)
+            if self.history is not None:
+                twin.ledger.history(standing.num_held)
+            elif not standing.holds:
+                twin.ledger.held(standing.num_held)
             twin.ledger.released()
         is_open = {lane.label for lane in twin.stage.inputs if not lane.is_closed}
         told = {stream: text for stream, text in self.texts.items() if text and stream in is_open}
         if told:
             _do(twin, "tell", (told,), now)
-        may_drift = self.mode != "exact" and not self._must_be_exact
-        steps = _lead(twin, self.steps, now, may_drift=may_drift)
+        may_drift = self.mode != "exact" and not self._must_be_exact and standing.holds
+        steps = _lead(twin, self.steps if standing.holds else [], now, may_drift=may_drift)
         if may_drift:
             self.splicing.plan(twin, steps, now)
         else:
@@ -205,6 +224,14 @@ class EditableTurn:
         self.followed = dict(self.texts)
         self.is_outdated = False
         self.counts.snapshots += 1
+
+    def _stand_on(self, twin: Conversation, history: History | None) -> Standing:
+        """Let a double begin where a history ends; what of the preamble is lost was computed in vain."""
+        standing = stand_on(twin, self.conversation, history)
+        lost = {place for place in self.prefilled if place >= standing.num_held}
+        self.prefilled -= lost
+        self.counts.wasted += len(lost)
+        return standing
 
     def _become(self, twin: Conversation, steps: list[Taken]) -> None:
         """Stand where the double stands; the cache forgets what it has not."""
@@ -259,6 +286,12 @@ class EditableTurn:
             self.conversation.guess_from(label, tokens)
 
     # ---- the run
+
+    def prefills(self, start: int, count: int) -> None:
+        """Tokens of the preamble are computed, from a place on."""
+        if self.base is not None:  # before, it is the preamble of the turns before
+            self.prefilled |= set(range(start, start + count))
+            self.counts.computed += count
 
     def took(self, step: Taken, *, over: bool = False) -> None:
         """A step was prepared, or its tokens were taken over."""

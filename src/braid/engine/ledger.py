@@ -6,7 +6,9 @@
     ["retry", 0.2, [512, true], [], 0]           prepare once more, after room was made
     ["told", [[40], [311]]]                      what the forward answered to the lanes that it asked
     ["do", "commit", [texts], 0.3]               a commit, and once it was followed:
+    ["history", 40]                              its messages replace the session's; 40 tokens of them are cached
     ["released"]                                 what it became follows, as if the text had been told at once
+    ["held", 12]                                 a draft of other messages is taken back, and has left 12 tokens
     ["evict"]   ["fail", code, message]   ["resumed", 0.0]
 
 A conversation is a state machine whose only other sources are its backend's answers. So a fresh one that is led through
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from braid.engine.backend import Answer, Backend, Capabilities, ModelCard, Op, Recall, Usage
 from braid.engine.conversation import Conversation, Unanswered
+from braid.engine.history import enter, spelled
 from braid.engine.record import LedgerLine
 from braid.engine.scheduler import Grant
 from braid.errors import BraidError, PoolFullError, TranscriptCorruptError
@@ -33,6 +36,7 @@ from braid.streams.topology import Topology
 if TYPE_CHECKING:
     from braid.engine.backend import Item, ItemResult
     from braid.engine.conversation import Apply
+    from braid.engine.editable import EditableTurn
 
 __all__ = ["Ledger", "Line", "lead_through"]
 
@@ -77,9 +81,21 @@ class Ledger:
         """A verb was applied."""
         self._write_out(mark, ["do", verb, list(arguments), now])
 
-    def committed(self, texts: Mapping[str, str], now: float) -> None:
+    def committed(self, edit: EditableTurn, now: float) -> None:
         """Input was committed; it is drafted up to now, and nobody has heard of that."""
-        self._record.insert_before_held(LedgerLine(["do", "commit", [dict(texts)], now]))
+        arguments: list[Any] = [dict(edit.texts)]
+        if edit.history is not None:
+            others, messages = spelled(self._conversation, edit.texts, edit.history)
+            arguments = [others, "exact", list(messages)]
+        self._record.insert_before_held(LedgerLine(["do", "commit", arguments, now]))
+
+    def history(self, num_held: int) -> None:
+        """What follows stands on the history that was committed, of which the cache has so many tokens."""
+        self._write(self.mark(), ["history", num_held])
+
+    def held(self, num_held: int) -> None:
+        """A draft of another history is taken back; of the session's own the cache has so many tokens."""
+        self._write(self.mark(), ["held", num_held])
 
     def released(self) -> None:
         """What follows is what a commit became."""
@@ -298,6 +314,15 @@ class _Script:
                 self.unanswered = None
                 conversation.advance([_read(answer) for answer in cast("list[list[Any]]", answers)])
                 conversation.keep_prefixes()
+            case ["history", int(num_held)]:
+                edit, preamble = conversation.edit, conversation.stage.preamble
+                assert edit is not None
+                assert edit.history is not None
+                assert preamble is not None
+                conversation.stage.preamble = edit.history.preamble.with_cache_of(preamble)
+                enter(conversation, num_held)
+            case ["held", int(num_held)]:
+                enter(conversation, num_held)
             case ["released"]:
                 conversation.released()
             case ["evict"]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
 
+from braid.engine.diff import common_prefix
 from braid.model.chat import Chat, ChatFormat, Message
 from braid.model.codec import TokenizerCodec
 from braid.streams.stream_spec import StreamSpec
@@ -49,13 +51,37 @@ class Preamble:
         self._closers.cache_clear()
         self._render()
 
+    def retold(self, history: Sequence[Message], asking: Message) -> Preamble:
+        """One of the same session, before another conversation.
+
+        Args:
+            history: The messages before the input.
+            asking: The input's own, with an empty content.
+        """
+        twin = self.fork()
+        twin.history = list(history)
+        twin._format = self._format.asking(asking)  # noqa: SLF001 (of its own class)
+        twin._render()  # noqa: SLF001 (of its own class)
+        return twin
+
+    def with_cache_of(self, other: Preamble) -> Preamble:
+        """The same, where the span holds what another one's holds."""
+        twin = self.fork()
+        twin._cached = list(other._cached)  # noqa: SLF001 (of its own class)
+        twin.is_stale = twin._wanted != twin._cached  # noqa: SLF001 (of its own class)
+        return twin
+
+    def says_as(self, other: Preamble) -> bool:
+        """Whether another one stands before the same conversation, and has the same behind its input."""
+        return self.history == other.history and self._format.chat.is_asked_as(other._format.chat)
+
+    def num_common(self, ids: Sequence[int]) -> int:
+        """How many of the wanted tokens other ones begin with."""
+        return common_prefix(self._wanted, ids)
+
     def missing(self, limit: int) -> tuple[int, list[int]]:
         """How many cached tokens still hold, and the next ones after them, at most `limit`; changes nothing."""
-        kept = 0
-        for old, new in zip(self._cached, self._wanted, strict=False):
-            if old != new:
-                break
-            kept += 1
+        kept = self.num_common(self._cached)
         return kept, self._wanted[kept : kept + limit]
 
     @property

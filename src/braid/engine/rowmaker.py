@@ -19,7 +19,7 @@ from braid.engine.record import Record
 from braid.engine.stage import Stage
 from braid.streams.entries import Cell
 
-__all__ = ["Made", "NextRows", "RowMaker"]
+__all__ = ["Made", "NextRows", "RowMaker", "enter_preamble"]
 
 _SURE = Ask(confidence=True)
 
@@ -50,6 +50,17 @@ class Made(NamedTuple):
     """Outputs whose turn is over with what they said in these rows, and why."""
     read: list[Waiting]
     """The input tokens that entered."""
+
+
+def enter_preamble(stage: Stage, record: Record, kept: int, ids: Sequence[int]) -> None:
+    """Note that the shared preamble holds `ids` behind the `kept` first tokens."""
+    preamble = stage.preamble
+    assert preamble is not None
+    is_last = kept + len(ids) == len(preamble.wanted_ids)
+    preamble.has_cached(kept + len(ids))
+    # The text stands beside the last piece alone, or a long preamble would be in the transcript once a piece.
+    text = preamble.text if is_last else ""
+    record.life("prefill", PREAMBLE, tokens=tuple(ids), text=text, reason=f"after {kept}")
 
 
 class RowMaker:
@@ -148,15 +159,8 @@ class RowMaker:
 
     def prefill_preamble(self, kept: int, ids: Sequence[int]) -> list[Entry]:
         """Bring the shared preamble up to date with the conversation so far: `ids` follow the `kept` first tokens."""
-        preamble = self._stage.preamble
-        assert preamble is not None
-        t = self._record.t
-        is_last = kept + len(ids) == len(preamble.wanted_ids)
-        preamble.has_cached(kept + len(ids))
-        # The text stands beside the last piece alone, or a long preamble would be in the transcript once a piece.
-        text = preamble.text if is_last else ""
-        self._record.life("prefill", PREAMBLE, tokens=tuple(ids), text=text, reason=f"after {kept}")
-        return [Entry("", PREAMBLE, ids, [t - 1] * len(ids))] if ids else []
+        enter_preamble(self._stage, self._record, kept, ids)
+        return [Entry("", PREAMBLE, ids, [self._record.t - 1] * len(ids))] if ids else []
 
     def _wake(self, lane: OutputLane, why: str) -> None:
         """A waiting output begins its turn."""

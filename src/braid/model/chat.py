@@ -92,6 +92,10 @@ class Chat:
         before, after = data.get("before", ""), data.get("after", "")
         return replace(chat, is_bare=bool(data.get("bare")), before=before, after=after)
 
+    def is_asked_as(self, other: Chat) -> bool:
+        """Return whether the input's message is the same as another conversation's, but for what is written."""
+        return (self.asking, self.before, self.after) == (other.asking, other.before, other.after)
+
     def message(self, content: str) -> Message:
         """Return the input's message, with what was written."""
         return Message(self.asking.role, f"{self.before}{content}{self.after}", self.asking.extra)
@@ -158,6 +162,12 @@ class ChatFormat:
             return self
         twin = copy(self)
         twin.chat = Chat()
+        return twin
+
+    def asking(self, message: Message) -> ChatFormat:
+        """Return the same format where another message comes next; its content is left to be written."""
+        twin = copy(self)
+        twin.chat = Chat() if self._is_bare else Chat(asking=message)
         return twin
 
     def preamble(self, history: Sequence[Message] = ()) -> str:

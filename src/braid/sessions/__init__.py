@@ -15,6 +15,7 @@ from braid.sessions.feeds import Feed, arriving, typed, whole
 from braid.sessions.generate import Result, StreamResult
 from braid.sessions.live import LiveResult, run_live
 from braid.sessions.session import Engine, Session
+from braid.sessions.template import Segment, Template
 from braid.sessions.workflow import Endpoint, Function, Prompt, Workflow, WorkflowResult
 
 __all__ = [
@@ -29,8 +30,10 @@ __all__ = [
     "Prompt",
     "Result",
     "SchedulerPolicy",
+    "Segment",
     "Session",
     "StreamResult",
+    "Template",
     "Workflow",
     "WorkflowResult",
     "arriving",

@@ -21,11 +21,14 @@ from braid.engine.loop import EngineLoop
 from braid.engine.metrics import EngineMetrics
 from braid.engine.scheduler import SchedulerPolicy
 from braid.engine.tracing import NO_TRACER, Tracer
-from braid.errors import BraidError, InputError, RegimeError, SessionClosedError
+from braid.errors import BraidError, RegimeError, SessionClosedError
 from braid.model.chat import Chat
+from braid.model.codec import TokenizerCodec
 from braid.model.model import Model
 from braid.sessions.desk import ToolDesk
 from braid.sessions.generate import Result, result_of, with_sampling
+from braid.sessions.snapshots import Messages, Reading, Segments, Snapshots
+from braid.sessions.template import FittedTemplate, Template
 from braid.streams.events import Event, Reuse
 from braid.streams.lanes import LaneTable
 from braid.streams.presets import topology as as_topology
@@ -135,6 +138,7 @@ class Engine:
         chat: Chat | None = None,
         input: InputRegime | None = None,  # noqa: A002 (it is what one would call it)
         most_drafted: int = MOST_DRAFTED,
+        template: Template | Mapping[str, Any] | None = None,
     ) -> Session:
         """A session, to be entered with `async with`.
 
@@ -151,11 +155,17 @@ class Engine:
             input: `live`: what is written is read at once; `editable`: snapshots, whose answer nobody hears before
                 `commit`. None leaves it to each turn's first verb.
             most_drafted: Tokens that the outputs may say ahead of the commit, in each draft; 0 reads ahead alone.
+            template: What the segments of snapshots are filled into; local ones become inputs of the topology.
 
         Raises:
             TopologyError, CheckpointConflictError, UnsupportedByBackend, InputError
         """
         chosen = with_sampling(as_topology(topology), sampling)
+        fitted = None
+        if template is not None:
+            template = Template.of(template)
+            chosen = template.topology(chosen)
+            fitted = template.fitted(self._codec, chosen)
         settings: dict[str, Any] = {
             "seed": seed,
             "copies": dict(copies or {}),
@@ -166,7 +176,13 @@ class Engine:
             "most_drafted": most_drafted,
         }
         self.backend.check(chosen, settings)
-        return Session(self.backend, chosen, settings, tools, regime=input)
+        return Session(self.backend, chosen, settings, tools, regime=input, template=fitted)
+
+    @property
+    def _codec(self) -> TokenizerCodec | None:
+        """The model's tokenizer; None over a backend whose model is elsewhere."""
+        model: Model | None = getattr(self, "model", None)
+        return None if model is None else model.codec
 
     async def aclose(self, *, drain: bool = True, timeout_s: float = 30.0) -> list[Dropped]:
         """Shut down; afterwards no session can be opened.
@@ -208,10 +224,12 @@ class Session:
         tools: Toolbox | None = None,
         handle: SessionHandle | None = None,
         regime: InputRegime | None = None,
+        template: FittedTemplate | None = None,
     ) -> None:
         self._backend = backend
         self._regime: InputRegime | None = regime
         self._topology = topology
+        self._snapshots = Snapshots(topology, template)
         self._settings = settings
         self._tools = tools
         self._handle = handle
@@ -260,13 +278,24 @@ class Session:
         """Feed what `write` holds back, without waiting for what follows; returns whether there was anything."""
         return bool(await self._push("flush", stream, "asked for"))
 
-    async def snapshot(self, texts: Mapping[str, str] | str, *, mode: Mode = "exact") -> None:
+    async def snapshot(
+        self,
+        texts: Mapping[str, str] | str | None = None,
+        *,
+        segments: Segments | None = None,
+        messages: Messages | None = None,
+        mode: Mode = "exact",
+    ) -> None:
         """Say all that inputs hold by now, as long as it may still change; the newest snapshot counts.
 
         The session reads it ahead and drafts its answer; nobody hears of that before `commit`, and no tool is called.
 
         Args:
             texts: By input stream, those that are not named as before; a plain string is the first input's.
+            segments: Text by id, or `{"id": …, "text": …}` each: of the session's template those that have changed;
+                without one all of them, with a `role` where they are messages.
+            messages: The whole conversation, `{"role": …, "content": …}` each; the last one is the first input's text.
+                In topologies of views.
             mode: What may be kept of what stands behind an edit: nothing (`exact`), all that has drifted little once
                 a window behind the edit is computed anew (`repair`), or nearly all of it, unless the edit changes a
                 fact (`reuse`).
@@ -274,19 +303,31 @@ class Session:
         Raises:
             RegimeError: The session's input, or this turn's, is live.
             EditAfterConsumed: This turn is committed already.
-            ContextOverflowError: The text is longer than the model's context.
+            ContextOverflowError: The text, or the conversation, is longer than the model's context.
+            InputError, ChatTemplateError: There is nothing to say, the ways of saying it contradict each other, or the
+                messages are none that the session can go on with.
+            TemplateError: The segments do not fit the template; its own classes say how.
             DirectionError, UnknownStreamError, StreamClosedError, SessionClosedError
         """
         self._require_regime("editable", "snapshot")
-        await self._push("snapshot", self._texts(texts), mode)
+        reading = self._snapshots.read(texts, segments=segments, messages=messages)
+        await self._push("snapshot", *_as_arguments(reading, mode))
+        self._snapshots.keep(reading)
 
-    async def commit(self, texts: Mapping[str, str] | str | None = None, *, mode: Mode = "exact") -> Reply:
+    async def commit(
+        self,
+        texts: Mapping[str, str] | str | None = None,
+        *,
+        segments: Segments | None = None,
+        messages: Messages | None = None,
+        mode: Mode = "exact",
+    ) -> Reply:
         """Say that the input will not change any more, and wait for the answer.
 
         Whoever iterates over the session meanwhile hears it as it comes.
 
         Args:
-            texts, mode: A last snapshot, as for `snapshot`.
+            texts, segments, messages, mode: A last snapshot, as for `snapshot`.
 
         Returns:
             What the outputs said, and what had been computed ahead.
@@ -300,7 +341,12 @@ class Session:
         self._require_regime("editable", "commit")
         handle = self._opened()
         turn, first = handle.look().turn, len(handle.transcript.entries)
-        await self._push("commit", None if texts is None else self._texts(texts), mode)
+        reading = None
+        if not (texts is None and segments is None and messages is None):
+            reading = self._snapshots.read(texts, segments=segments, messages=messages)
+        self._snapshots.require_text(reading)
+        await self._push("commit", *((None, mode) if reading is None else _as_arguments(reading, mode)))
+        self._snapshots.forget()
         await self.wait_for_turn()
         look = handle.look()
         if look.turn <= turn:
@@ -315,6 +361,7 @@ class Session:
         """
         self._require_regime("editable", "rollback")
         await self._push("rollback")
+        self._snapshots.forget()
 
     def draft(self) -> Draft | None:
         """What the session would answer to the newest snapshot, as far as that is computed.
@@ -379,7 +426,10 @@ class Session:
         """
         await anyio.lowlevel.checkpoint_if_cancelled()
         handle = await self._backend.fork(self._opened().number)
-        return Session(self._backend, self._topology, self._settings, self._tools, handle, self._regime)
+        template = self._snapshots.template
+        return Session(
+            self._backend, self._topology, self._settings, self._tools, handle, self._regime, template
+        )
 
     async def evict(self) -> None:
         """Give the session's cache back; it is refilled from the transcript once there is something to do."""
@@ -542,14 +592,6 @@ class Session:
         await anyio.lowlevel.cancel_shielded_checkpoint()
         return value
 
-    def _texts(self, texts: Mapping[str, str] | str) -> dict[str, str]:
-        if not isinstance(texts, str):
-            return dict(texts)
-        names = self.topology.input_names
-        if not names:
-            raise InputError("the topology has no input stream for this text")
-        return {names[0]: texts}
-
     def _require_regime(self, regime: InputRegime, verb: str) -> None:
         if self._regime not in (None, regime):
             instead = "write, and end" if regime == "editable" else "snapshot, and commit"
@@ -560,6 +602,11 @@ class Session:
     def _limit(self) -> None:
         if self._handle is not None:
             self._backend.limit(self._handle.number, max_rows=self._max_rows, max_turns=self._max_turns)
+
+
+def _as_arguments(reading: Reading, mode: Mode) -> tuple[Any, ...]:
+    """What the engine is told of a snapshot."""
+    return (reading.texts, mode) if reading.messages is None else (reading.texts, mode, reading.messages)
 
 
 def _said(transcript: Transcript, since: int) -> dict[str, str]:

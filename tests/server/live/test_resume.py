@@ -171,6 +171,32 @@ def test_snapshots_that_were_not_committed_are_still_there(database: str) -> Non
         assert next(m for m in again.heard if m["type"] == "turn")["tokens"]["user"] == 6
 
 
+def test_messages_and_segments_that_were_not_committed_are_still_there(database: str) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Yes?"}]
+    segments = [{"id": "rules", "fixed": "Say: "}, {"id": "what"}, {"id": "how", "positions": "local"}]
+    with serving(database) as first, Talk(first) as told, Talk(first) as filled:
+        told.open(**EDITABLE)
+        told.ask("snapshot", messages=[*messages, {"role": "user", "content": "And?"}])
+        told.ask("snapshot", streams={"user": "And now?"})
+        filled.open(**EDITABLE, template={"segments": segments})
+        filled.ask("snapshot", segments=[{"id": "what", "text": "hi"}, {"id": "how", "text": "now"}])
+    with serving(database) as second, Talk(second) as again:
+        again.ask("resume", session=told.session, after=1)
+        again.ask("commit")
+        until_turns(again, 1)
+        hub: Any = second.app.state.hub
+        loop: Any = second.engine.backend
+        stage = loop.core.conversations[hub._live[told.session].handle.number].stage
+        assert [message.content for message in stage.preamble.history[:3]] == ["hi", "Yes?", "And now?"]
+        with Talk(second) as other:
+            other.ask("resume", session=filled.session, after=1)
+            other.ask("snapshot", segments=[{"id": "how", "text": "then"}])
+            other.ask("commit")
+            until_turns(other, 1)
+            text = hub._live[filled.session].handle.transcript.text
+            assert (text("rules"), text("user")) == ("Say: hi", "then")
+
+
 def test_after_kill_9_what_was_committed_is_answered_and_what_was_drafted_can_be_committed(
     database: str,
 ) -> None:

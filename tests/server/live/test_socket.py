@@ -124,6 +124,15 @@ def test_a_command_without_a_session_or_after_its_end_is_refused(talk: Talk, com
     assert talk.ask(command["type"], **fields)["code"] == "session.closed"
 
 
+MESSAGES = [
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "Yes?"},
+    {"role": "user", "content": "go on"},
+]
+TEMPLATE = {
+    **EDITABLE,
+    "template": {"segments": [{"id": "rules", "fixed": "Say: "}, {"id": "ask", "room": 8}]},
+}
 WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"type": "write", "stream": "usr", "text": "x"}, "input.unknown_stream"),
     ({}, {"type": "write", "stream": "output", "text": "x"}, "input.direction"),
@@ -148,6 +157,14 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (EDITABLE, {"type": "snapshot", "streams": {"output": "x"}}, "input.direction"),
     (EDITABLE, {"type": "snapshot", "streams": {}}, "input"),
     (EDITABLE, {"type": "snapshot", "streams": {"user": "x"}, "mode": "guess"}, "input"),
+    (EDITABLE, {"type": "snapshot"}, "input"),
+    (EDITABLE, {"type": "snapshot", "messages": []}, "input"),
+    (EDITABLE, {"type": "snapshot", "messages": [{"role": "robot", "content": "x"}]}, "input"),
+    (EDITABLE, {"type": "snapshot", "streams": {"user": "x"}, "messages": MESSAGES}, "input"),
+    (TEMPLATE, {"type": "snapshot", "segments": [{"id": "asks", "text": "x"}]}, "input.unknown_segment"),
+    (TEMPLATE, {"type": "snapshot", "segments": [{"id": "rules", "text": "x"}]}, "input.fixed_segment"),
+    (TEMPLATE, {"type": "snapshot", "segments": [{"id": "ask"}, {"id": "ask"}]}, "input.repeated_segment"),
+    (TEMPLATE, {"type": "snapshot", "segments": [{"id": "ask"}], "messages": MESSAGES}, "input"),
     (EDITABLE, {"type": "suggest", "stream": "user", "text": "x"}, "input.direction"),
     ({}, {"type": "suggest", "stream": "nobody", "text": "x"}, "input.unknown_stream"),
 ]
@@ -260,6 +277,36 @@ def test_a_session_may_read_ahead_and_draft_nothing(server: Serving, talk: Talk)
     turn = turn_of(talk)
     assert said(talk.heard) == "Hello there."
     assert turn["reuse"]["drafted"] <= 1 < turn["reuse"]["reused"]  # what is read last is asked for a token
+
+
+def history_of(server: Serving, session: str) -> list[str]:
+    """What stands before the input, in the engine."""
+    number = server.app.state.hub._live[session].handle.number
+    loop: Any = server.engine.backend
+    return [message.content for message in loop.core.conversations[number].stage.preamble.history]
+
+
+def test_a_conversation_may_change_until_it_is_committed(server: Serving, talk: Talk) -> None:
+    talk.open(**EDITABLE)
+    talk.ask("snapshot", messages=[{"role": "user", "content": "hi"}])
+    talk.ask("snapshot", messages=[*MESSAGES[:1], {"role": "assistant", "content": "No."}, MESSAGES[2]])
+    wait_for(lambda: drafted(server, talk.session))
+    talk.ask("snapshot", messages=MESSAGES)
+    talk.ask("commit")
+    assert turn_of(talk)["tokens"]["user"] == len("go on")
+    assert history_of(server, talk.session) == ["hi", "Yes?", "go on", "Hello there."]
+
+
+def test_segments_are_filled_into_the_template(server: Serving, talk: Talk) -> None:
+    talk.open(**TEMPLATE)
+    talk.ask("snapshot", segments=[{"id": "ask", "text": "hi"}])
+    wait_for(lambda: drafted(server, talk.session))
+    talk.ask("snapshot", segments=[{"id": "ask", "text": ""}])
+    assert talk.ask("commit")["code"] == "input.empty"
+    talk.ask("snapshot", segments=[{"id": "ask", "text": "hi you"}])
+    talk.ask("commit")
+    assert turn_of(talk)["tokens"]["user"] == len("Say: hi you  ")
+    assert history_of(server, talk.session)[0] == "Say: hi you  "
 
 
 def test_what_is_suggested_changes_no_answer(talk: Talk) -> None:

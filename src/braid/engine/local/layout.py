@@ -125,8 +125,8 @@ class ViewLayout:
         if not len(span):
             before = self._order(label, span)[:-1]
             span.base = int(sum(self._visible(label, other, times[:1])[0] for other in before))
-            span.base -= int(replays is not None)
-        return span.base + len(span) + np.arange(len(times), dtype=np.int64)
+        first = span.base + len(span) - int(replays is not None and not len(span))
+        return first + np.arange(len(times), dtype=np.int64)
 
     def sights(self, feed: Feed) -> list[Sight]:
         """The lane's view, as far as each token sees it."""
@@ -135,7 +135,10 @@ class ViewLayout:
         shifts: list[Ints] = []
         stops: list[Ints] = []
         for span in order:
-            shifts.append(offset - span.base)  # from where the span is stored to where this token sees it
+            # From where the span is stored to where this token sees it; what asks again at the beginning of its span
+            # stands one place before the base, which is that of the tokens that follow, maybe in the same forward.
+            asks_again = span is feed.span and feed.replays is not None and not feed.start
+            shifts.append(offset - span.base + int(asks_again))
             stop = _own_stop(feed) if span is feed.span else self._visible(feed.label, span, feed.times)
             stop = stop - int(span is feed.replays)
             stops.append(stop)

@@ -33,11 +33,13 @@ from braid.errors import (
     SessionError,
 )
 from braid.model.chat import Chat
+from braid.model.codec import TokenizerCodec
 from braid.server.live.feed import Feed
 from braid.server.live.session import LiveSession, Pending
 from braid.server.live.telling import visible_lanes
 from braid.server.store import FORMAT, Append, SessionRecord, Store, StoredMessage
 from braid.sessions.generate import with_sampling
+from braid.sessions.template import Template
 from braid.streams.topology import Topology
 
 if TYPE_CHECKING:
@@ -173,9 +175,15 @@ class Hub:
             self._backend.abort(handle.number, "not stored")
             caller.end()
             raise
-        session = self._enter(caller, LiveSession(self._backend, handle, self.store, record))
+        session = self._enter(
+            caller, LiveSession(self._backend, handle, self.store, record, codec=self._codec)
+        )
         session.feed.publish([opened])
         return session
+
+    @property
+    def _codec(self) -> TokenizerCodec:
+        return self.service.model.codec
 
     def _require_running(self) -> None:
         if self._is_stopping:
@@ -194,6 +202,10 @@ class Hub:
         if command.most_drafted is not None and command.most_drafted > most_drafted:
             raise InputError(f"most_drafted is {command.most_drafted}; this server allows {most_drafted}")
         topology = with_sampling(service.topology(command.topology), command.sampling_specs())
+        template = None if command.template is None else Template.of(command.template)
+        if template is not None:
+            topology = template.topology(topology)
+            template.fitted(service.model.codec, topology)
         tools = [tool.model_dump(exclude={"id"}) for tool in command.tools]
         if tools and not topology.resolved_tool_flows:
             raise InputError(
@@ -214,6 +226,7 @@ class Hub:
         settings = {
             "engine": engine,
             "input": command.input,
+            "template": None if template is None else template.to_dict(),
             "tools": tools,
             "show": command.show,
             "rows": command.rows,
@@ -368,7 +381,9 @@ class Hub:
             caller.end()
             raise
         self.service.log.info("session_resumed", session=name, lines=len(lines))
-        session = LiveSession(self._backend, handle, self.store, record, lines=lines, answers=answers)
+        session = LiveSession(
+            self._backend, handle, self.store, record, lines=lines, answers=answers, codec=self._codec
+        )
         self._enter(caller, session)
         await session.catch_up()
         return session

@@ -28,12 +28,15 @@ from braid.server.live.calls import CallBook
 from braid.server.live.feed import Feed
 from braid.server.live.telling import Teller, Telling, visible_lanes
 from braid.server.store import Append, SessionRecord, Store, StoredMessage
+from braid.sessions.snapshots import Snapshots
+from braid.sessions.template import Template
 from braid.streams.events import ClosedEvent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from braid.engine.backend import SessionBackend, SessionHandle
+    from braid.model.codec import TokenizerCodec
     from braid.sessions.tools.calls import Call
     from braid.sessions.tools.toolbox import ToolResult
 
@@ -94,6 +97,7 @@ class LiveSession:
         record: As it is stored.
         lines: Of its ledger so far.
         answers: Commands that were carried out, and the message that said so.
+        codec: The model's tokenizer, in which the room of a template's slots is counted.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class LiveSession:
         *,
         lines: Sequence[Any] = (),
         answers: Mapping[str, int] | None = None,
+        codec: TokenizerCodec | None = None,
     ) -> None:
         self.record = record
         self.handle = handle
@@ -127,6 +132,14 @@ class LiveSession:
         self._num_seen = 0
         self._draft: dict[str, str] = dict(record.state.get("draft", {}))
         """The newest snapshot, until it is committed."""
+        self._told_messages: list[dict[str, Any]] | None = record.state.get("messages")
+        """The conversation, where it told one."""
+        template = record.settings.get("template")
+        self._snapshots = Snapshots(
+            handle.topology,
+            None if template is None else Template.of(template).fitted(codec, handle.topology),
+            record.state.get("segments"),
+        )
         self._mode: str = record.state.get("mode", "exact")
         self._late: dict[str, str] = dict(record.state.get("late", {}))
         """Results of tools that came while input was open to change; they are told when it is committed."""
@@ -206,21 +219,21 @@ class LiveSession:
             case protocol.Flush(stream=stream):
                 self._require_regime("live", "flush", "send `commit`")
                 self._push("flush", stream, "asked for")
-            case protocol.Snapshot(streams=streams, mode=mode):
+            case protocol.Snapshot():
                 self._require_regime("editable", "snapshot", "send `write`, and `end` when it is complete")
-                self._push("snapshot", streams, mode)
-                self._draft, self._mode = {**self._draft, **streams}, mode
+                self._say_snapshot(command)
             case protocol.Commit():
                 self._require_regime("editable", "commit", "send `end` when the input is complete")
+                self._snapshots.require_text()
                 self._push("commit")
-                self._draft = {}
+                self._forget_snapshot()
                 self._teller.input_ended()
             case protocol.Rollback():
                 self._require_regime(
                     "editable", "rollback", "what was written has been read; open one with editable input"
                 )
                 self._push("rollback")
-                self._draft = {}
+                self._forget_snapshot()
             case protocol.Suggest(stream=stream, text=text):
                 self._push("suggest", stream, text)
             case protocol.Interrupt(stream=stream):
@@ -237,6 +250,22 @@ class LiveSession:
                     self._deliver(*found)
             case protocol.Close():
                 self._push("close", "closed")
+
+    def _say_snapshot(self, said: protocol.Snapshot) -> None:
+        reading = self._snapshots.read(said.streams, segments=said.segments, messages=said.messages)
+        if reading.messages is None:
+            self._push("snapshot", reading.texts, said.mode)
+        else:
+            self._push("snapshot", reading.texts, said.mode, reading.messages)
+            self._told_messages = reading.messages
+            first = self.handle.topology.input_names[0]
+            self._draft = {**self._draft, first: reading.messages[-1].get("content") or ""}
+        self._draft, self._mode = {**self._draft, **reading.texts}, said.mode
+        self._snapshots.keep(reading)
+
+    def _forget_snapshot(self) -> None:
+        self._draft, self._told_messages = {}, None
+        self._snapshots.forget()
 
     def _push(self, verb: str, *arguments: Any) -> None:
         self._backend.push(self.handle.number, verb, *arguments)
@@ -341,6 +370,9 @@ class LiveSession:
 
     def _draft_anew(self) -> None:
         """Say the newest snapshot to an engine that has not heard of it."""
+        if self._told_messages is not None:
+            with contextlib.suppress(StreamClosedError):
+                self._push("snapshot", {}, self._mode, self._told_messages)
         for stream, text in self._draft.items():
             with contextlib.suppress(StreamClosedError):  # it would not count
                 self._push("snapshot", {stream: text}, self._mode)
@@ -405,6 +437,8 @@ class LiveSession:
             "cached": self._teller.cached_before,
             "answered": list(self._calls.answered),
             "draft": self._draft,
+            "messages": self._told_messages,
+            "segments": self._snapshots.segments,
             "mode": self._mode,
             "late": self._late,
         }

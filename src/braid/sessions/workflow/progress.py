@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,9 @@ class Progress:
         self.rests = False
         """Whether a draft ended for want of budget."""
         self.job: Job | None = None
+        self.on_text: Callable[[], None] | None = None
+        """Called when there is more of what it says after the commit."""
+        self._said = ""
         self.session: Session | None = None
         """Of a prompt on Braid: where it is drafted."""
         self.opening = anyio.Lock()
@@ -130,6 +133,17 @@ class Progress:
         self._readers = {path: FieldReader(path) for path in self._paths}
         if output is not None and isinstance(output.value, str):
             self.grew(output.value)
+
+    @property
+    def said(self) -> str:
+        """What a job that was begun after the commit has said so far."""
+        return self._said if self.job is not None and self.job.is_committed else ""
+
+    def say(self, text: str) -> None:
+        """Its job has said this much so far."""
+        self._said = text
+        if self.on_text is not None and self.said:
+            self.on_text()
 
     def grew(self, text: str) -> bool:
         """All of its output so far; returns whether a field has been found that somebody waits for."""

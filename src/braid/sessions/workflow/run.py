@@ -14,7 +14,8 @@ is what it gives when nothing is computed ahead: each output follows from what i
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,6 +37,7 @@ from braid.sessions.workflow.outputs import Asked
 from braid.sessions.workflow.progress import Job, Progress
 from braid.sessions.workflow.remote import Remote
 from braid.sessions.workflow.stages import Prompt, Reference
+from braid.sessions.workflow.streaming import StreamedResult
 from braid.sessions.workflow.told import Plan, WorkflowResult
 from braid.sessions.workflow.work import Worker
 from braid.streams.strict import hint
@@ -138,6 +140,14 @@ class Run:
         self._worker.effects.clear()
         return WorkflowResult(outputs, outputs[self.workflow.result], seconds, plan)
 
+    def stream(self, inputs: Mapping[str, str] | str | None = None) -> StreamedResult:
+        """Commit, and hear the text of the result while it is written: to be entered with `async with`.
+
+        Args:
+            inputs: A last snapshot. What `commit` raises is raised where the text is read, or left.
+        """
+        return StreamedResult(self, inputs)
+
     async def rollback(self) -> None:
         """Take back all snapshots, and what was computed of them; harmless when there were none.
 
@@ -159,6 +169,26 @@ class Run:
     def draw(self) -> str:
         """The graph as Mermaid text, with what each stage is doing."""
         return mermaid(self.workflow, self.plan())
+
+    @property
+    def certain_text(self) -> str:
+        """What the stage of the result has said since the commit, as far as that cannot be taken back."""
+        progress = self._progress[self.workflow.result]
+        before = (
+            self._progress[name] for name in self.workflow.upstream(progress.name) if name in self._progress
+        )
+        is_certain = self._is_committed and progress.is_current and all(other.is_done for other in before)
+        return progress.said if is_certain else ""
+
+    @contextmanager
+    def listening(self, ring: Callable[[], None]) -> Generator[None]:
+        """Have somebody called whenever the stage of the result has said more."""
+        progress = self._progress[self.workflow.result]
+        progress.on_text = ring
+        try:
+            yield
+        finally:
+            progress.on_text = None
 
     async def settled(self) -> Plan:
         """Wait until nothing more can be computed ahead of the commit; for tests, and for those who watch."""

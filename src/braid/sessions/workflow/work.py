@@ -101,12 +101,16 @@ class Worker:
     async def _compute(self, progress: Progress, job: Job, changed: Callable[[], None]) -> None:
         def grew(text: str) -> None:
             job.num_pieces += 1
-            if progress.job is job and progress.grew(text):
+            if progress.job is not job:
+                return
+            progress.say(text)
+            if progress.grew(text):
                 changed()
 
         began, tokens = time.perf_counter(), 0
         job.is_computing = True
         progress.starts += 1
+        progress.say("")
         try:
             value, tokens = await self._ask(progress, job, grew)
         except _Resting:
