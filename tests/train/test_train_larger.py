@@ -52,7 +52,8 @@ def test_the_recipe_is_the_default_one_but_larger() -> None:
         small.examples,
         small.tokenizer,
     )
-    for ours, theirs in zip(recipe.stages, small.stages, strict=False):  # the small one comes back to the last
+    # The small one comes back to the last.
+    for ours, theirs in zip(recipe.stages, small.stages, strict=False):
         assert (ours.form, ours.examples, ours.weights) == (theirs.form, theirs.examples, theirs.weights)
         assert ours.num_examples > theirs.num_examples
     assert sum(s.num_examples for s in recipe.stages) > sum(s.num_examples for s in small.stages)

@@ -69,7 +69,7 @@ class ToolDesk:
         drafted, waits until that is committed: a draft holds what the application says, and nothing else.
         """
         try:
-            while not self._is_told(stream, text):
+            while not self._is_told(stream, text):  # noqa: ASYNC110 (the engine's thread rings no bell here)
                 await anyio.sleep(DRAFT_POLL_S)
         finally:
             self._tell("result_came")
