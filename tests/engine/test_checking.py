@@ -110,6 +110,23 @@ def test_what_was_taken_over_is_compared_with_what_is_right(topology: Topology) 
     assert set(bench.backend.sessions) == {conversation.number}
 
 
+def test_a_turn_of_other_messages_is_computed_again_behind_them() -> None:
+    bench = Bench()
+    conversation = bench.open()
+    before = [{"role": "user", "content": "Say."}, {"role": "assistant", "content": "So."}]
+    for text in (TEXT, EDITED):
+        messages = [*before, {"role": "user", "content": text}]
+        bench.core.do(conversation, "snapshot", {}, "repair", messages)
+        for _ in range(16):
+            bench.core.step([conversation])
+    bench.core.do(conversation, "commit")
+    bench.until_over(conversation)
+    bench.idle()
+    assert bench.outcomes == (1, 0, 0)
+    assert bench.counted("braid_edit_check_drift_sum") < 1.5
+    assert bench.counted('braid_edit_check_answers_total{answer="same"}') == 1
+
+
 class Corrupt(LocalBackend):
     """What is taken over is not what was put aside."""
 

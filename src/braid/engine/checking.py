@@ -123,7 +123,12 @@ class Checks:
             self._count_dropped()
             return
         self._speaking[conversation.number] = _Check(
-            turn.base, texts, places, excerpt, turn.drift, conversation.drift_bound
+            standing_on(turn.base, turn.history),
+            texts,
+            places,
+            excerpt,
+            turn.drift,
+            conversation.drift_bound,
         )
 
     def draw(self, session: int, turn: int) -> float:
