@@ -630,7 +630,6 @@ def test_the_table_has_every_verb() -> None:
         "follow",
         "forget",
         "forget_stashed",
-        "give_up_stashed",
         "guess_from",
         "guess_only",
         "guessed",

@@ -1057,14 +1057,6 @@ class Conversation:
         self.peak_kv_tokens = max(self.peak_kv_tokens, self.kv_tokens)
         return shape, made.read
 
-    def give_up_stashed(self) -> bool:
-        """Where there is no room: compute what was to be taken over, and let go of what was put aside.
-
-        Returns:
-            Whether there was anything.
-        """
-        return self.edit is not None and self.edit.splicing.give_up()
-
     # ---- steps ahead
 
     def _with_steps_ahead(self, item: Item, needs: Sequence[tuple[str, int]], most: int, now: float) -> Item:

@@ -504,7 +504,7 @@ class EngineCore:
                     continue
                 if not conversation.is_drafting and self._make_room(conversation, batch, demanding):
                     continue
-                if not conversation.give_up_stashed():
+                if conversation.edit is None or not conversation.edit.splicing.give_up():
                     raise
 
     def _make_room(
