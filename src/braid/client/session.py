@@ -70,6 +70,7 @@ class Client:
         seed: int = 0,
         input: Literal["live", "editable"] = "live",  # noqa: A002 (as the protocol has it)
         most_drafted: int | None = None,
+        draft_after: float | None = None,
         show: Literal["external", "all"] = "external",
         rows: bool = False,
         max_rows: int | None = None,
@@ -80,8 +81,8 @@ class Client:
         Args:
             topology: Name of a preset, or the streams as plain data.
             tools: Functions that run here when the model calls them, by name; results come back by themselves.
-            sampling, history, copies, model, seed, input, most_drafted, show, rows, max_rows, forces_answers: See
-                `braid.client.protocol.Open`.
+            sampling, history, copies, model, seed, input, most_drafted, draft_after, show, rows, max_rows,
+                forces_answers: See `braid.client.protocol.Open`.
 
         Raises:
             InputError: An argument, or a tool, cannot be used.
@@ -98,6 +99,7 @@ class Client:
             "seed": seed,
             "input": input,
             "most_drafted": most_drafted,
+            "draft_after": draft_after,
             "show": show,
             "rows": rows,
             "max_rows": max_rows,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from braid.engine.lanes import InputLane
     from braid.engine.rowmaker import NextRows
 
-__all__ = ["EDGE", "MOST_DRAFTED", "Counts", "EditableTurn", "Mode", "Taken", "shape_of"]
+__all__ = ["DRAFT_AFTER", "EDGE", "MOST_DRAFTED", "Counts", "EditableTurn", "Mode", "Taken", "shape_of"]
 
 Mode = Literal["exact", "repair", "reuse"]
 """What may be kept of what stood behind an edit."""
@@ -36,6 +36,9 @@ Mode = Literal["exact", "repair", "reuse"]
 
 MOST_DRAFTED = 256
 """Tokens that a draft may have where nobody says otherwise."""
+
+DRAFT_AFTER = 0.15
+"""Seconds without a newer snapshot before outputs are drafted, where nobody says otherwise."""
 
 EDGE = 8
 """Tokens at the far end of a window that are compared with what they were."""
@@ -181,10 +184,14 @@ class EditableTurn:
     Args:
         conversation: Whose.
         most_drafted: Tokens that the outputs may say in a draft of one snapshot.
+        draft_after: Seconds without a newer snapshot before they say anything; it is read at once.
     """
 
     conversation: Conversation
     most_drafted: int
+    draft_after: float = 0.0
+    quiet_at: float = 0.0
+    """When the outputs may begin to say something, if no newer snapshot comes."""
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """The newest snapshot."""
     followed: dict[str, str] = field(default_factory=dict[str, str])
@@ -209,10 +216,12 @@ class EditableTurn:
     """Whether what was taken over before has drifted so far that all is computed."""
     _is_counted: bool = False
 
-    def want(self, texts: Mapping[str, str], mode: Mode = "exact") -> None:
+    def want(self, texts: Mapping[str, str], mode: Mode = "exact", now: float = 0.0) -> None:
         """A newer snapshot has come; streams that it does not name are as before."""
         merged = {**self.texts, **texts}
         is_stricter = mode == "exact" and self.drift > 0
+        if merged != self.texts:
+            self.quiet_at = now + self.draft_after
         self.is_outdated = self.is_outdated or is_stricter or merged != self.texts
         self.texts, self.has_no_room, self.is_withdrawn = merged, False, False
         self.mode = self.counts.mode = mode
@@ -233,12 +242,17 @@ class EditableTurn:
         """Tokens that were drawn in this run."""
         return sum(len(step.said) for step in self.steps)
 
-    def may_go_on(self, coming: NextRows) -> bool:
-        """Whether a draft may take these steps: reading always, speaking within the budget."""
+    @property
+    def may_say_more(self) -> bool:
+        """Whether its budget and the room in the cache allow more tokens of a draft."""
+        return not self.has_no_room and self.num_drafted < self.most_drafted
+
+    def may_go_on(self, coming: NextRows, now: float) -> bool:
+        """Whether a draft may take these steps: reading always, speaking within the budget, once it has been quiet."""
         if self.is_committed:
             return True
         reads = coming.rows is not None and bool(coming.rows.burst or coming.rows.row)
-        return not self.has_no_room and (reads or self.num_drafted < self.most_drafted)
+        return not self.has_no_room if reads else self.may_say_more and now >= self.quiet_at
 
     # ---- following the snapshots
 

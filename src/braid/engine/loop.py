@@ -107,6 +107,8 @@ class EngineLoop:
         self._seats: dict[int, Seat] = {}
         self._touched: set[int] = set()
         """Sessions that may have something to do."""
+        self._held: dict[int, float] = {}
+        """Sessions whose drafts wait, and until when; a verb may touch them before."""
         self._commands: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
         self._admission = Admission(self.limits)
@@ -187,6 +189,7 @@ class EngineLoop:
         """
         given: dict[str, Any] = {"max_queued": self.limits.max_queued, **settings}
         lines = given.pop("ledger")
+        given.pop("guesses", None)  # which decide nothing of it
 
         def apply(ops: Sequence[Op]) -> list[int]:
             return [0] * len(ops)
@@ -428,7 +431,11 @@ class EngineLoop:
 
     def _do_what_is_due(self) -> float:
         """Feed held text that is overdue, rest sessions that idle; returns when the next thing is due."""
-        now, due = self.now(), math.inf
+        now = self.now()
+        for number in [number for number, at in self._held.items() if at <= now]:
+            del self._held[number]
+            self._touch(number)
+        due = min(self._held.values(), default=math.inf)
         for seat in list(self._seats.values()):
             try:
                 due = min(due, self._flush_overdue(seat, now), self._rest_idle(seat, now))
@@ -446,7 +453,8 @@ class EngineLoop:
 
     def _rest_idle(self, seat: Seat, now: float) -> float:
         idle_s = self.limits.evict_idle_after_s
-        if idle_s is None or seat.number in self._touched or not seat.conversation.kv_tokens:
+        has_plans = seat.number in self._touched or seat.number in self._held
+        if idle_s is None or has_plans or not seat.conversation.kv_tokens:
             return math.inf
         if seat.worked_at + idle_s > now:
             return seat.worked_at + idle_s
@@ -459,6 +467,9 @@ class EngineLoop:
             for conversation, error in report.failures:
                 self._fail(conversation, as_braid_error(error))
             now = self.now()
+            for conversation in conversations:
+                self._held.pop(conversation.number, None)
+            self._held |= {number: at for number, at in report.held.items() if number in self._seats}
             for number in report.demanding:
                 if number in self._seats:
                     self._seats[number].worked_at = now
@@ -500,6 +511,7 @@ class EngineLoop:
         """A session is closed: its seat is free."""
         self._seats.pop(seat.conversation.number, None)
         self._touched.discard(seat.conversation.number)
+        self._held.pop(seat.conversation.number, None)
         seat.leave()
         self._count_sessions()
         self._admission.leave()

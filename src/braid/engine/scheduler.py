@@ -76,6 +76,7 @@ class SchedulerPolicy:
         age_steps: Steps of waiting that lift a demand by one priority.
         seed: Permutes sessions that are otherwise equal; 0 orders them by id.
         draft_tokens: Tokens and probes of a step of drafts alone.
+        draft_share: Of the time in which nobody pays, how much drafts may compute, above 0; see `braid.engine.pace`.
 
     Raises:
         InputError: A number is out of range, or two contradict each other.
@@ -87,9 +88,18 @@ class SchedulerPolicy:
     age_steps: int = 8
     seed: int = 0
     draft_tokens: int = 128
+    draft_share: float = 1.0
 
     def __post_init__(self) -> None:
+        share: object = self.draft_share
+        if not isinstance(share, int | float) or not 0 < share <= 1:
+            raise InputError(
+                f"draft_share is {share!r}; give a share of idle time above 0 and at most 1 "
+                "(most_drafted=0 drafts nothing)"
+            )
         for field in fields(self):
+            if field.name == "draft_share":
+                continue
             least = 0 if field.name == "seed" else 1
             value: object = getattr(self, field.name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:

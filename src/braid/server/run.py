@@ -9,6 +9,7 @@ import typer
 import uvicorn
 
 from braid.engine.admission import EngineLimits
+from braid.engine.scheduler import SchedulerPolicy
 from braid.errors import InputError
 from braid.model.loading import load, models_home
 from braid.server.app import build_app
@@ -51,7 +52,8 @@ def build_engine(settings: ServerSettings) -> Engine:
         max_events=settings.max_unread,
         evict_idle_after_s=settings.evict_idle_after_s,
     )
-    return Engine(model, kv_tokens=settings.kv_tokens, limits=limits)
+    policy = SchedulerPolicy(draft_share=settings.draft_share)
+    return Engine(model, kv_tokens=settings.kv_tokens, limits=limits, policy=policy)
 
 
 def run(settings: ServerSettings) -> None:

@@ -84,6 +84,9 @@ class ServerSettings(BaseSettings):
         max_rows: rows of a live session.
         max_drafted: tokens that the outputs of a live session may say ahead of a commit, in each draft; 0 reads ahead
             alone.
+        draft_after: seconds without a newer snapshot before they say anything, where the session does not say; reading
+            goes on at once.
+        draft_share: of the time in which nobody waits for an answer, how much drafts may compute, above 0.
         drain_s: how long answers that are under way may take when the server is told to stop.
         playground: whether the web page is served.
         log_level: of the log.
@@ -123,6 +126,8 @@ class ServerSettings(BaseSettings):
     max_tokens: _Count = 1024
     max_rows: _Count = 100_000
     max_drafted: Annotated[int, Field(ge=0)] = 256
+    draft_after: Annotated[float, Field(ge=0, le=3600)] = 0.15
+    draft_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     drain_s: Annotated[float, Field(ge=0)] = 20.0
     playground: bool = True
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from braid.engine.admission import EngineLimits
 from braid.engine.backend import Draft, Dropped, SessionBackend, SessionHandle, SessionLook
-from braid.engine.editable import MOST_DRAFTED, Mode
+from braid.engine.editable import DRAFT_AFTER, MOST_DRAFTED, Mode
 from braid.engine.local import LocalBackend
 from braid.engine.loop import EngineLoop
 from braid.engine.metrics import EngineMetrics
@@ -69,7 +69,7 @@ class Engine:
     Args:
         model: From `braid.load`.
         kv_tokens: Tokens that the cache must hold; None takes what the model's context allows, at most 16,384.
-        policy: Of the scheduler: the token budget of a step, the size of chunks, ageing.
+        policy: Of the scheduler: the token budget of a step, the size of chunks, ageing, drafts' share of idle time.
         limits: How many sessions are admitted, how much may wait.
         prefix_share: The largest share of the cache that shared prefixes without a session may hold.
         journal: Where every verb and batch is recorded, so that they can be replayed.
@@ -125,6 +125,7 @@ class Engine:
         chat: Chat | None = None,
         input: InputRegime | None = None,  # noqa: A002 (it is what one would call it)
         most_drafted: int = MOST_DRAFTED,
+        draft_after: float = DRAFT_AFTER,
     ) -> Session:
         """A session, to be entered with `async with`.
 
@@ -141,10 +142,13 @@ class Engine:
             input: `live`: what is written is read at once; `editable`: snapshots, whose answer nobody hears before
                 `commit`. None leaves it to each turn's first verb.
             most_drafted: Tokens that the outputs may say ahead of the commit, in each draft; 0 reads ahead alone.
+            draft_after: Seconds without a newer snapshot before they say anything; reading goes on at once.
 
         Raises:
             TopologyError, CheckpointConflictError, UnsupportedByBackend, InputError
         """
+        if most_drafted < 0 or not draft_after >= 0:
+            raise InputError("most_drafted and draft_after are at least 0")
         chosen = with_sampling(as_topology(topology), sampling)
         settings: dict[str, Any] = {
             "seed": seed,
@@ -154,6 +158,7 @@ class Engine:
             "salt": salt,
             "chat": None if chat is None else chat.to_data(),
             "most_drafted": most_drafted,
+            "draft_after": draft_after,
         }
         self.backend.check(chosen, settings)
         return Session(self.backend, chosen, settings, tools, regime=input)
