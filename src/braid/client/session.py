@@ -71,6 +71,7 @@ class Client:
         input: Literal["live", "editable"] = "live",  # noqa: A002 (as the protocol has it)
         most_drafted: int | None = None,
         draft_after: float | None = None,
+        guesses: Literal["session", "tenant"] = "session",
         show: Literal["external", "all"] = "external",
         rows: bool = False,
         max_rows: int | None = None,
@@ -81,7 +82,7 @@ class Client:
         Args:
             topology: Name of a preset, or the streams as plain data.
             tools: Functions that run here when the model calls them, by name; results come back by themselves.
-            sampling, history, copies, model, seed, input, most_drafted, draft_after, show, rows, max_rows,
+            sampling, history, copies, model, seed, input, most_drafted, draft_after, guesses, show, rows, max_rows,
                 forces_answers: See `braid.client.protocol.Open`.
 
         Raises:
@@ -100,6 +101,7 @@ class Client:
             "input": input,
             "most_drafted": most_drafted,
             "draft_after": draft_after,
+            "guesses": guesses,
             "show": show,
             "rows": rows,
             "max_rows": max_rows,

@@ -512,7 +512,7 @@ class Conversation:
         elif self.edit is not None or self._is_edited:
             raise EditAfterConsumed("this turn is committed already, and cannot be taken back; interrupt it")
 
-    def suggest(self, stream: str, text: str, *, ends: bool = True) -> None:
+    def suggest(self, stream: str, text: str, ends: bool = True) -> None:
         """Say what an output is likely to say, from an application that knows; it is verified and changes nothing.
 
         Args:

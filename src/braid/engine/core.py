@@ -243,7 +243,7 @@ class EngineCore:
             mark = conversation.record.mark_heard()
             is_unheard = conversation.edit is not None
             value = getattr(conversation, verb)(*arguments, **timed)
-            if self._is_computing:
+            if self._is_computing and verb != "suggest":  # which changes nothing of what comes
                 conversation.disturb()
             if conversation.ledger is not None:
                 if verb == "commit":

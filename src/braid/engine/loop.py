@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from braid.engine.admission import Admission, EngineLimits
-from braid.engine.backend import Backend, Capabilities, Dropped, Op
+from braid.engine.backend import Backend, Capabilities, Dropped, Op, SessionBackend
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore, as_braid_error
+from braid.engine.drafter import CONCERNING, Drafter
 from braid.engine.journal import Journal
 from braid.engine.ledger import lead_through
 from braid.engine.mailbox import Bell
@@ -88,6 +89,7 @@ class EngineLoop:
         policy: Of the scheduler.
         limits: How much it takes on.
         journal, metrics, tracer: As for `EngineCore`.
+        drafter: The engine of a smaller model, which drafts for the sessions of this one; see `braid.engine.drafter`.
     """
 
     def __init__(
@@ -99,11 +101,13 @@ class EngineLoop:
         journal: Journal | None = None,
         metrics: EngineMetrics | None = None,
         tracer: Tracer = NO_TRACER,
+        drafter: SessionBackend | None = None,
     ) -> None:
         self.core = EngineCore(backend, policy=policy, journal=journal, metrics=metrics, tracer=tracer)
         self.limits = limits or EngineLimits()
         self.metrics = metrics
         self._changed = threading.Condition(self.core.lock)
+        self._drafter = None if drafter is None else Drafter(self, self.core.lock, drafter)
         self._seats: dict[int, Seat] = {}
         self._touched: set[int] = set()
         """Sessions that may have something to do."""
@@ -207,6 +211,8 @@ class EngineLoop:
             wake=lambda: self._wake(number),
             hold=lambda: self.core.do(conversation, "await_result"),
         )
+        if self._drafter is not None and conversation.stage.outputs:  # so that guesses are followed from the beginning
+            self.core.do(conversation, "suggest", conversation.stage.outputs[0].label, "", False)
         seat.worked_at = self.now()
         self._admission.take()
         self._seats[number] = seat
@@ -228,6 +234,8 @@ class EngineLoop:
         A thread that the interpreter tears down within a native call takes the whole process with it (SIGABRT).
         """
         self._admission.close()
+        if self._drafter is not None:
+            self._drafter.halt()
         with self._changed:
             thread = self._thread
             for number in list(self._seats):
@@ -256,6 +264,8 @@ class EngineLoop:
             seat = self._seat(session)
             value = self.core.do(seat.conversation, verb, *arguments, now=self.now())
             self._set_deadline(seat, verb, arguments)
+            if self._drafter is not None and verb in CONCERNING:
+                self._drafter.heard(seat.conversation)
             self._deliver(seat)
             if seat.conversation.is_closed:
                 self._leave(seat)
@@ -284,6 +294,11 @@ class EngineLoop:
         """Count a tool call that is over."""
         if self.metrics is not None:
             self.metrics.tool_call(status, seconds)
+
+    def note_drafter_error(self, error: BraidError) -> None:
+        """Count what went wrong where a smaller model drafts for this one."""
+        if self.metrics is not None:
+            self.metrics.drafter_error(error.code)
 
     # ---- more than the protocol asks
 
@@ -513,6 +528,8 @@ class EngineLoop:
         self._touched.discard(seat.conversation.number)
         self._held.pop(seat.conversation.number, None)
         seat.leave()
+        if self._drafter is not None:
+            self._drafter.heard(seat.conversation)
         self._count_sessions()
         self._admission.leave()
         self._changed.notify_all()

@@ -30,6 +30,7 @@ their values are fixed words; no session, tenant or text ever becomes one.
                                                           accepted: verified several at once · wasted: computed for
                                                           a turn and not part of it
     braid_draft_seconds_total         counter             seconds of steps in which nobody waited: drafts, reading ahead
+    braid_drafter_errors_total        counter    code     what went wrong with drafts of a small model
     braid_edit_fallbacks_total        counter             edits to be repaired or reused, and computed instead
     braid_edit_drift                  histogram           estimated drift of what was taken over behind edits
     braid_tool_calls_total            counter    status   ok · error · timeout · cancelled
@@ -182,6 +183,10 @@ class EngineMetrics(Collector):
         if reuse.drift is not None:
             self._edit_drift.observe(reuse.drift)
 
+    def drafter_error(self, code: str) -> None:
+        """A small model could not draft for a session; `code` is that of the error's class."""
+        self._drafter_errors.labels(code).inc()
+
     def sessions(self, by_state: Mapping[str, int]) -> None:
         """So many sessions are in each state; a state that is not named has none."""
         for state in by_state:
@@ -312,6 +317,9 @@ class EngineMetrics(Collector):
         )
         self._draft_seconds = self._counter(
             "braid_draft_seconds", "Time of steps in which nobody waited for an answer."
+        )
+        self._drafter_errors = Counter(
+            "braid_drafter_errors", "Errors of a drafting model by code.", ["code"], registry=self.registry
         )
         self._edit_fallbacks = self._counter(
             "braid_edit_fallbacks", "Edits that were computed exactly instead."

@@ -20,6 +20,8 @@ from braid.sessions.session import Engine
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from braid.model.model import Model
+
 __all__ = ["Server", "build_engine", "listener_of", "run"]
 
 FRAME_ROOM = 4
@@ -38,13 +40,8 @@ class Server(uvicorn.Server):
 
 def build_engine(settings: ServerSettings) -> Engine:
     """Load the model and make the engine that the settings ask for."""
-    model = load(
-        settings.model,
-        dtype=settings.dtype,
-        device=settings.device,
-        threads=settings.threads,
-        cache_dir=models_home(),
-    )
+    model = _load(settings.model, settings)
+    drafter = None if settings.drafter is None else _load(settings.drafter, settings)
     limits = EngineLimits(
         max_sessions=settings.max_sessions,
         max_waiting=settings.max_waiting,
@@ -53,7 +50,17 @@ def build_engine(settings: ServerSettings) -> Engine:
         evict_idle_after_s=settings.evict_idle_after_s,
     )
     policy = SchedulerPolicy(draft_share=settings.draft_share)
-    return Engine(model, kv_tokens=settings.kv_tokens, limits=limits, policy=policy)
+    return Engine(model, kv_tokens=settings.kv_tokens, limits=limits, policy=policy, drafter=drafter)
+
+
+def _load(name: str, settings: ServerSettings) -> Model:
+    return load(
+        name,
+        dtype=settings.dtype,
+        device=settings.device,
+        threads=settings.threads,
+        cache_dir=models_home(),
+    )
 
 
 def run(settings: ServerSettings) -> None:

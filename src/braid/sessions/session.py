@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import anyio
 import anyio.lowlevel
@@ -14,6 +14,7 @@ import anyio.to_thread
 
 from braid.engine.admission import EngineLimits
 from braid.engine.backend import Draft, Dropped, SessionBackend, SessionHandle, SessionLook
+from braid.engine.core import GuessesOf
 from braid.engine.editable import DRAFT_AFTER, MOST_DRAFTED, Mode
 from braid.engine.local import LocalBackend
 from braid.engine.loop import EngineLoop
@@ -22,6 +23,7 @@ from braid.engine.scheduler import SchedulerPolicy
 from braid.engine.tracing import NO_TRACER, Tracer
 from braid.errors import BraidError, InputError, RegimeError, SessionClosedError
 from braid.model.chat import Chat
+from braid.model.loading import load
 from braid.model.model import Model
 from braid.sessions.desk import ToolDesk
 from braid.sessions.generate import Result, result_of, with_sampling
@@ -75,6 +77,9 @@ class Engine:
         journal: Where every verb and batch is recorded, so that they can be replayed.
         metrics: Counters and histograms, `engine.metrics`; False for none.
         tracer: An OpenTelemetry tracer, for a span a step.
+        drafter: A smaller model that drafts for this one in editable turns of topologies of views: from `braid.load`,
+            its name, or an engine of one's own on it, which is not shut down with this one. It needs no tokenizer in
+            common; what it drafts is verified, and changes nothing but the time.
     """
 
     def __init__(
@@ -88,15 +93,28 @@ class Engine:
         journal: Journal | None = None,
         metrics: bool = True,
         tracer: Tracer = NO_TRACER,
+        drafter: Engine | Model | str | None = None,
     ) -> None:
         self.model = model
+        self._drafter: Engine | None = None
+        """One that is shut down with this one."""
+        if isinstance(drafter, str):
+            drafter = load(drafter)
+        if isinstance(drafter, Model):
+            drafter = self._drafter = Engine(drafter, policy=policy, limits=limits, metrics=False)
         self.local = LocalBackend(model, kv_tokens=kv_tokens, prefix_share=prefix_share)
         """What computes."""
         usage = self.local.usage()
         page_bytes = usage.page_size * usage.bytes_per_token
         self.metrics = EngineMetrics(usage.pages_total, page_bytes) if metrics else None
         self.backend: SessionBackend = EngineLoop(
-            self.local, policy=policy, limits=limits, journal=journal, metrics=self.metrics, tracer=tracer
+            self.local,
+            policy=policy,
+            limits=limits,
+            journal=journal,
+            metrics=self.metrics,
+            tracer=tracer,
+            drafter=None if drafter is None else drafter.backend,
         )
 
     @classmethod
@@ -107,7 +125,7 @@ class Engine:
             backend: Shut down with this engine. It keeps its metrics itself; there is no `model` and no `local`.
         """
         engine = cls.__new__(cls)
-        engine.metrics = None
+        engine.metrics = engine._drafter = None
         engine.backend = backend
         return engine
 
@@ -126,6 +144,7 @@ class Engine:
         input: InputRegime | None = None,  # noqa: A002 (it is what one would call it)
         most_drafted: int = MOST_DRAFTED,
         draft_after: float = DRAFT_AFTER,
+        guesses: GuessesOf = "session",
     ) -> Session:
         """A session, to be entered with `async with`.
 
@@ -143,12 +162,17 @@ class Engine:
                 `commit`. None leaves it to each turn's first verb.
             most_drafted: Tokens that the outputs may say ahead of the commit, in each draft; 0 reads ahead alone.
             draft_after: Seconds without a newer snapshot before they say anything; reading goes on at once.
+            guesses: `tenant` takes answers of other sessions of the same salt that asked for it as guesses, too, and
+                gives them its own. No token changes, but whoever shares the salt may learn from the speed of an answer
+                what others were answered.
 
         Raises:
             TopologyError, CheckpointConflictError, UnsupportedByBackend, InputError
         """
         if most_drafted < 0 or not draft_after >= 0:
             raise InputError("most_drafted and draft_after are at least 0")
+        if guesses not in get_args(GuessesOf):
+            raise InputError(f"guesses is {guesses!r}; it is one of {', '.join(get_args(GuessesOf))}")
         chosen = with_sampling(as_topology(topology), sampling)
         settings: dict[str, Any] = {
             "seed": seed,
@@ -159,6 +183,7 @@ class Engine:
             "chat": None if chat is None else chat.to_data(),
             "most_drafted": most_drafted,
             "draft_after": draft_after,
+            "guesses": guesses,
         }
         self.backend.check(chosen, settings)
         return Session(self.backend, chosen, settings, tools, regime=input)
@@ -173,7 +198,12 @@ class Engine:
         Returns:
             What was left undone, by session; empty when everything was finished.
         """
-        return await self.backend.aclose(drain=drain, timeout_s=timeout_s)
+        try:
+            return await self.backend.aclose(drain=drain, timeout_s=timeout_s)
+        finally:
+            if self._drafter is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._drafter.aclose(drain=False)
 
     async def __aenter__(self) -> Self:
         return self

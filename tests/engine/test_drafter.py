@@ -1,0 +1,210 @@
+"""A small model drafts for a large one: fewer forwards after the commit, the same answers, and no harm from its errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from braid.engine.backend import Draw, Item
+from braid.engine.journal import Journal, replay
+from braid.engine.loop import EngineLoop
+from braid.engine.scheduler import SchedulerPolicy
+from braid.sessions.session import Engine, Session
+from braid.streams.topology import Topology
+from braid.testing import NullBackend, NullModel
+from tests.engine.harness import SILENCE, codec, stock
+from tests.engine.live import engine_threads, eventually, rows
+from tests.engine.test_editable import TOPOLOGIES, core_for, plain
+
+pytestmark = pytest.mark.anyio
+
+SLOW = SchedulerPolicy(draft_share=1e-9)
+"""An engine that reads and drafts next to nothing ahead by itself."""
+
+ROOM = {"kv_tokens": 2048}
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def null(speak: Any = None, **given: Any) -> Engine:
+    """A drafter without a network, which speaks another tokenizer's words as far as anybody can tell."""
+    model = NullModel(codec(), silence_token_id=SILENCE)
+    return Engine.over(EngineLoop(NullBackend(model, speak=speak, **given)))
+
+
+@asynccontextmanager
+async def engine(drafter: Any = None, **given: Any) -> AsyncIterator[Engine]:
+    """A large engine, that of its drafter shut down with it; nothing may be left of either."""
+    async with Engine(stock(), **{**ROOM, "policy": SLOW, **given}, drafter=drafter) as large:
+        yield large
+    if isinstance(drafter, Engine):
+        loop: Any = drafter.backend
+        await eventually(lambda: not loop._seats)
+        await drafter.aclose(drain=False)
+    await eventually(lambda: not engine_threads())
+
+
+def suggestions(large: Engine, session: Session) -> int:
+    """How many tokens are known as guesses for a session."""
+    loop: Any = large.backend
+    guesses = loop._seats[session._opened().number].conversation._guesses
+    return 0 if guesses is None else guesses.num_tokens
+
+
+async def expected(topology: Topology, *texts: str) -> list[dict[str, str]]:
+    async with Engine(stock(), **ROOM) as alone, alone.open(topology, seed=9, input="editable") as session:
+        return [dict((await session.commit(text)).texts) for text in texts]
+
+
+def steps(large: Engine) -> float:
+    assert large.metrics is not None
+    return large.metrics.snapshot()["braid_steps_total"]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_a_drafter_that_is_as_good_leaves_nothing_but_to_verify(temperature: float) -> None:
+    topology = plain(temperature)
+    (want,) = await expected(topology, "Say it.")
+    forwards: dict[str, float] = {}
+    for name, drafter in (("none", None), ("same", Engine(stock(), **ROOM))):
+        async with engine(drafter) as large, large.open(topology, seed=9, draft_after=0.0) as session:
+            await session.snapshot("Say")
+            await session.snapshot("Say it.")
+            if drafter is not None:
+                await eventually(lambda: suggestions(large, session) >= 12)  # noqa: B023
+                loop: Any = drafter.backend
+                await eventually(lambda: not loop._touched)  # noqa: B023
+                await anyio.sleep(0.05)
+            before = steps(large)
+            reply = await session.commit()
+            forwards[name] = steps(large) - before
+            assert dict(reply.texts) == want
+            assert reply.reuse is not None
+            if drafter is not None:
+                assert reply.reuse.accepted >= 10, "nearly all of its twelve tokens"
+    assert forwards["same"] <= forwards["none"] / 2
+
+
+@pytest.mark.parametrize("name", [name for name in TOPOLOGIES if name != "native"])
+async def test_a_drafter_that_talks_nonsense_changes_nothing(name: str) -> None:
+    topology = TOPOLOGIES[name](1.0)
+    texts = ("Say it.", "Again, please.")
+    want = await expected(topology, *texts)
+    async with engine(null()) as large, large.open(topology, seed=9, draft_after=0.0) as session:
+        for text, answer in zip(texts, want, strict=True):
+            for length in range(3, len(text), 3):
+                await session.snapshot(text[:length])
+                await anyio.sleep(0.02)
+            reply = await session.commit(text)
+            assert dict(reply.texts) == answer
+
+
+async def test_several_at_once_are_answered_as_alone_and_the_journal_replays_it() -> None:
+    topology = plain(1.0)
+    texts = [f"Say it {number} times." for number in range(5)]
+    want = [(await expected(topology, text))[0] for text in texts]
+    journal, found = Journal(), dict[int, dict[str, str]]()
+    policy = SchedulerPolicy(draft_share=0.5)
+    async with engine(Engine(stock(), **ROOM), policy=policy, journal=journal) as large:
+
+        async def talk(number: int) -> None:
+            async with large.open(topology, seed=9, draft_after=0.01) as session:
+                for length in range(1, len(texts[number]), 4):
+                    await session.snapshot(texts[number][:length])
+                    await anyio.sleep(0.01)
+                found[number] = dict((await session.commit(texts[number])).texts)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(5):
+                tasks.start_soon(talk, number)
+    assert [found[number] for number in range(5)] == want
+    again = replay(core_for(topology, policy=policy), journal.entries)
+    assert sorted(c.transcript.text("output") for c in again.values()) == sorted(w["output"] for w in want)
+
+
+async def test_later_turns_are_drafted_with_what_was_really_said_before() -> None:
+    topology, texts = plain(), ("Say it.", "Say more.")
+    want = await expected(topology, *texts)
+    async with engine(Engine(stock(), **ROOM)) as large, large.open(topology, seed=9, draft_after=0.0) as session:
+        for text, answer in zip(texts, want, strict=True):
+            known = suggestions(large, session)
+            await session.snapshot(text)
+            await eventually(lambda: suggestions(large, session) >= known + 12)  # noqa: B023
+            reply = await session.commit()
+            assert dict(reply.texts) == answer
+            assert reply.reuse is not None
+            assert reply.reuse.accepted >= 9
+
+
+async def test_what_goes_wrong_with_a_twin_is_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A forward that fails, an engine without a seat, one that is shut down: no session hears of it."""
+    (want,) = await expected(plain(), "Say it.")
+
+    def fail(item: Item) -> None:
+        raise RuntimeError("the small network fell over")
+
+    shut = null()
+    await shut.aclose()
+    for drafter in (null(fail=fail), shut):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "braid"):
+            async with engine(drafter) as large:
+                for _ in range(2):
+                    async with large.open(plain(), seed=9, draft_after=0.0) as session:
+                        await session.snapshot("Say it.")
+                        await eventually(lambda: errors(large) > 0)  # noqa: B023
+                        assert dict((await session.commit("Say it.")).texts) == want
+                await eventually(lambda: errors(large) >= 2)  # noqa: B023
+        assert len(caplog.records) == 1
+
+
+def errors(large: Engine) -> float:
+    assert large.metrics is not None
+    return sum(n for name, n in large.metrics.snapshot().items() if name.startswith("braid_drafter_errors"))
+
+
+async def test_a_twin_has_the_budget_of_its_session() -> None:
+    small = null(speak=_letter)
+    async with engine(small) as large, large.open(plain(), draft_after=0.0, most_drafted=4) as session:
+        await session.snapshot("Say it.")
+        loop: Any = small.backend
+        await eventually(lambda: loop._seats)
+        (seat,) = loop._seats.values()
+        await eventually(lambda: (draft := seat.look_at_draft()) is not None and draft.rests)
+        assert len(seat.look_at_draft().texts["output"]) <= 5
+
+
+def _letter(draw: Draw) -> int:
+    return 97
+
+
+async def test_a_twin_goes_with_its_session_and_with_what_was_taken_back() -> None:
+    small = null(speak=_letter)
+    loop: Any = small.backend
+    async with engine(small) as large:
+        async with large.open(plain(), draft_after=0.0) as session:
+            await session.snapshot("Say it.")
+            await eventually(lambda: len(loop._seats) == 1)
+            await session.rollback()
+            await eventually(lambda: not loop._seats)
+            await session.snapshot("Say it.")
+            await eventually(lambda: len(loop._seats) == 1)
+        await eventually(lambda: not loop._seats)
+
+
+async def test_native_rows_have_no_drafter() -> None:
+    small = null()
+    loop: Any = small.backend
+    large = EngineLoop(NullBackend(NullModel(codec(), silence_token_id=SILENCE)), drafter=loop)
+    async with Engine.over(large) as served, served.open(rows(), input="editable") as session:
+        await session.snapshot("Say it.")
+        await eventually(lambda: session.draft() is not None)
+        assert not loop._seats
