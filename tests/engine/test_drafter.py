@@ -1,25 +1,29 @@
-"""A small model drafts for a large one: fewer forwards after the commit, the same answers, and no harm from its errors."""
+"""A small model drafts for a large one: fewer forwards after a commit, the same answers, no harm from its errors."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import pytest
 
 from braid.engine.backend import Draw, Item
+from braid.engine.core import EngineCore
 from braid.engine.journal import Journal, replay
+from braid.engine.local import LocalBackend
 from braid.engine.loop import EngineLoop
+from braid.engine.metrics import EngineMetrics
 from braid.engine.scheduler import SchedulerPolicy
 from braid.sessions.session import Engine, Session
+from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import Topology
 from braid.testing import NullBackend, NullModel
 from tests.engine.harness import SILENCE, codec, stock
-from tests.engine.live import engine_threads, eventually, rows
-from tests.engine.test_editable import TOPOLOGIES, core_for, plain
+from tests.engine.live import engine_threads, eventually, rows, views
+from tests.engine.test_editable import TOPOLOGIES, plain
 
 pytestmark = pytest.mark.anyio
 
@@ -64,33 +68,70 @@ async def expected(topology: Topology, *texts: str) -> list[dict[str, str]]:
         return [dict((await session.commit(text)).texts) for text in texts]
 
 
-def steps(large: Engine) -> float:
-    assert large.metrics is not None
-    return large.metrics.snapshot()["braid_steps_total"]
+def fluent(draw: Draw) -> int:
+    """Twenty-five letters and an end, the same whoever says them; the tokens of a random network are no text."""
+    return 97 + (draw.index * draw.index + draw.seed) % 26 if draw.index < 25 else 257
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-async def test_a_drafter_that_is_as_good_leaves_nothing_but_to_verify(temperature: float) -> None:
-    topology = plain(temperature)
-    (want,) = await expected(topology, "Say it.")
-    forwards: dict[str, float] = {}
-    for name, drafter in (("none", None), ("same", Engine(stock(), **ROOM))):
-        async with engine(drafter) as large, large.open(topology, seed=9, draft_after=0.0) as session:
-            await session.snapshot("Say")
-            await session.snapshot("Say it.")
-            if drafter is not None:
-                await eventually(lambda: suggestions(large, session) >= 12)  # noqa: B023
-                loop: Any = drafter.backend
-                await eventually(lambda: not loop._touched)  # noqa: B023
-                await anyio.sleep(0.05)
-            before = steps(large)
+class Pair:
+    """A large engine and its drafter, neither with a network."""
+
+    def __init__(self, speak: Any = fluent, *, helps: bool = True) -> None:
+        self.small = null(speak=speak)
+        model = NullModel(codec(), silence_token_id=SILENCE)
+        self.metrics = EngineMetrics()
+        self.loop = EngineLoop(
+            NullBackend(model, speak=fluent),
+            policy=SLOW,
+            metrics=self.metrics,
+            drafter=self.small.backend if helps else None,
+        )
+        self.large = Engine.over(self.loop)
+
+    @property
+    def steps(self) -> float:
+        return self.metrics.snapshot()["braid_steps_total"]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *trace: object) -> None:
+        for engine in (self.large, self.small):
+            await engine.aclose(drain=False)
+        await eventually(lambda: not engine_threads())
+
+
+@pytest.mark.parametrize("helps", [True, False])
+async def test_a_drafter_that_is_as_good_leaves_nothing_but_to_verify(helps: bool) -> None:
+    """Twenty-six forwards and more without it, a few with it; in later turns, too."""
+    said = "".join(chr(fluent(Draw(SamplingSpec(), "output", 9, 0, index, {}))) for index in range(25))
+    async with Pair(helps=helps) as pair, pair.large.open(views(), seed=9, draft_after=0.0) as session:
+        for text in ("Say it.", "Say more."):
+            await session.snapshot(text[:3])
+            await session.snapshot(text)
+            if helps:
+                await eventually(lambda: suggestions(pair.large, session) >= 26)
+                await anyio.sleep(0.1)
+            before = pair.steps
             reply = await session.commit()
-            forwards[name] = steps(large) - before
-            assert dict(reply.texts) == want
+            assert reply["output"] == said
             assert reply.reuse is not None
-            if drafter is not None:
-                assert reply.reuse.accepted >= 10, "nearly all of its twelve tokens"
-    assert forwards["same"] <= forwards["none"] / 2
+            assert reply.reuse.accepted >= 20 if helps else reply.reuse.accepted == 0
+            assert pair.steps - before <= 8 if helps else pair.steps - before >= 26
+
+
+async def test_a_twin_knows_what_the_large_one_has_said() -> None:
+    """And not what it would have said itself."""
+    async with Pair(speak=_letter) as pair, pair.large.open(views(), seed=9, draft_after=0.0) as session:
+        first = await session.commit("Say it.")
+        await session.snapshot("Say more.")
+        loop: Any = pair.small.backend
+
+        def histories() -> list[list[tuple[str, str]]]:
+            conversations = [seat.conversation for seat in list(loop._seats.values())]
+            return [[(m.role, m.content) for m in c.stage.preamble.history] for c in conversations]
+
+        await eventually(lambda: histories() == [[("user", "Say it."), ("assistant", first["output"])]])
 
 
 @pytest.mark.parametrize("name", [name for name in TOPOLOGIES if name != "native"])
@@ -126,22 +167,8 @@ async def test_several_at_once_are_answered_as_alone_and_the_journal_replays_it(
             for number in range(5):
                 tasks.start_soon(talk, number)
     assert [found[number] for number in range(5)] == want
-    again = replay(core_for(topology, policy=policy), journal.entries)
+    again = replay(EngineCore(LocalBackend(stock(), **ROOM), policy=policy), journal.entries)
     assert sorted(c.transcript.text("output") for c in again.values()) == sorted(w["output"] for w in want)
-
-
-async def test_later_turns_are_drafted_with_what_was_really_said_before() -> None:
-    topology, texts = plain(), ("Say it.", "Say more.")
-    want = await expected(topology, *texts)
-    async with engine(Engine(stock(), **ROOM)) as large, large.open(topology, seed=9, draft_after=0.0) as session:
-        for text, answer in zip(texts, want, strict=True):
-            known = suggestions(large, session)
-            await session.snapshot(text)
-            await eventually(lambda: suggestions(large, session) >= known + 12)  # noqa: B023
-            reply = await session.commit()
-            assert dict(reply.texts) == answer
-            assert reply.reuse is not None
-            assert reply.reuse.accepted >= 9
 
 
 async def test_what_goes_wrong_with_a_twin_is_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -157,12 +184,11 @@ async def test_what_goes_wrong_with_a_twin_is_counted_and_told_once(caplog: pyte
         caplog.clear()
         with caplog.at_level(logging.WARNING, "braid"):
             async with engine(drafter) as large:
-                for _ in range(2):
+                for number in (1, 2):
                     async with large.open(plain(), seed=9, draft_after=0.0) as session:
                         await session.snapshot("Say it.")
-                        await eventually(lambda: errors(large) > 0)  # noqa: B023
+                        await eventually(lambda: errors(large) >= number)  # noqa: B023
                         assert dict((await session.commit("Say it.")).texts) == want
-                await eventually(lambda: errors(large) >= 2)  # noqa: B023
         assert len(caplog.records) == 1
 
 

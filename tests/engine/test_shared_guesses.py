@@ -41,7 +41,9 @@ def num_forwards(core: RecordingCore, topology: Topology, text: str, **given: An
 
 
 @given(
-    answers=st.lists(st.tuples(st.sampled_from("abcd"), st.lists(st.integers(0, 5), max_size=30)), max_size=40)
+    answers=st.lists(
+        st.tuples(st.sampled_from("abcd"), st.lists(st.integers(0, 5), max_size=30)), max_size=40
+    )
 )
 def test_what_is_kept_stays_within_its_bounds(answers: list[tuple[str, list[int]]]) -> None:
     shared = SharedGuesses(most_tokens=40, most_in_all=60, most_salts=3)
@@ -164,7 +166,9 @@ def test_only_what_was_committed_is_shared() -> None:
     assert core.shared.num_tokens == 0
     core.do(conversation, "commit", {"user": TEXTS[0]})
     finish(core, conversation)
-    assert core.shared.num_tokens == len(conversation.transcript.tokens("output"))  # it is cut short, without an end
+    assert core.shared.num_tokens == len(
+        conversation.transcript.tokens("output")
+    )  # it is cut short, without an end
 
 
 def test_there_are_two_kinds_of_guesses() -> None:
@@ -202,4 +206,6 @@ def test_a_session_goes_on_in_another_process_that_knows_other_answers(num_steps
     if not lines:
         other.do(found, "tell", {"user": TEXTS[0]})
     finish(other, found)
-    assert found.transcript.text("output") == asked(core_for(topology), topology, TEXTS[0]).transcript.text("output")
+    assert found.transcript.text("output") == asked(core_for(topology), topology, TEXTS[0]).transcript.text(
+        "output"
+    )

@@ -394,7 +394,7 @@ class EngineCore:
     def _hold_back(
         self, demands: list[Demand], by_number: dict[int, Conversation], now: float, report: StepReport
     ) -> float | None:
-        """Let drafts wait where they have used up their share of idle time, unless somebody pays, so that they do anyway.
+        """Let drafts wait where they have used up their share of idle time; where somebody pays, they do anyway.
 
         Returns:
             Seconds of the step before, which that is decided by; None where it is not.

@@ -223,7 +223,7 @@ class Drafter:
         if not self._has_complained:
             self._has_complained = True
             _log.warning(
-                "the drafter cannot help a session (%s); the session goes on without, and further errors are counted only",
+                "the drafter cannot help a session (%s); it goes on without, and further errors are only counted",
                 known,
             )
         if not isinstance(error, EngineBusyError):

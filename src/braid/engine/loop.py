@@ -211,7 +211,9 @@ class EngineLoop:
             wake=lambda: self._wake(number),
             hold=lambda: self.core.do(conversation, "await_result"),
         )
-        if self._drafter is not None and conversation.stage.outputs:  # so that guesses are followed from the beginning
+        if (
+            self._drafter is not None and conversation.stage.outputs
+        ):  # so that guesses are followed from the beginning
             self.core.do(conversation, "suggest", conversation.stage.outputs[0].label, "", False)
         seat.worked_at = self.now()
         self._admission.take()

@@ -91,17 +91,12 @@ class SchedulerPolicy:
     draft_share: float = 1.0
 
     def __post_init__(self) -> None:
-        share: object = self.draft_share
-        if not isinstance(share, int | float) or not 0 < share <= 1:
-            raise InputError(
-                f"draft_share is {share!r}; give a share of idle time above 0 and at most 1 "
-                "(most_drafted=0 drafts nothing)"
-            )
         for field in fields(self):
-            if field.name == "draft_share":
-                continue
             least = 0 if field.name == "seed" else 1
             value: object = getattr(self, field.name)
+            if field.name == "draft_share":
+                _require_share(value)
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InputError(f"{field.name} is {value!r}; give a whole number of at least {least}")
         if self.min_chunk_tokens > self.chunk_tokens:
@@ -118,6 +113,14 @@ class SchedulerPolicy:
             step_tokens=tokens,
             chunk_tokens=min(self.chunk_tokens, tokens),
             min_chunk_tokens=min(self.min_chunk_tokens, tokens),
+        )
+
+
+def _require_share(value: object) -> None:
+    if not isinstance(value, int | float) or not 0 < value <= 1:
+        raise InputError(
+            f"draft_share is {value!r}; give a share of idle time above 0 and at most 1 "
+            "(most_drafted=0 drafts nothing)"
         )
 
 

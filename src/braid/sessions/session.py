@@ -82,6 +82,9 @@ class Engine:
             common; what it drafts is verified, and changes nothing but the time.
     """
 
+    _drafter: Engine | None = None
+    """A smaller model's, if it is shut down with this one."""
+
     def __init__(
         self,
         model: Model,
@@ -96,8 +99,6 @@ class Engine:
         drafter: Engine | Model | str | None = None,
     ) -> None:
         self.model = model
-        self._drafter: Engine | None = None
-        """One that is shut down with this one."""
         if isinstance(drafter, str):
             drafter = load(drafter)
         if isinstance(drafter, Model):
@@ -125,7 +126,7 @@ class Engine:
             backend: Shut down with this engine. It keeps its metrics itself; there is no `model` and no `local`.
         """
         engine = cls.__new__(cls)
-        engine.metrics = engine._drafter = None
+        engine.metrics = None
         engine.backend = backend
         return engine
 

@@ -209,7 +209,9 @@ class Hub:
             "salt": caller.salt,
             "chat": _chat(command, topology, tools),
             "most_drafted": most_drafted if command.most_drafted is None else command.most_drafted,
-            "draft_after": service.settings.draft_after if command.draft_after is None else command.draft_after,
+            "draft_after": service.settings.draft_after
+            if command.draft_after is None
+            else command.draft_after,
             "guesses": service.guesses(command.guesses),
         }
         self._backend.check(topology, engine)
