@@ -16,6 +16,7 @@ from braid.engine.journal import Journal, replay
 from braid.engine.local import LocalBackend
 from braid.engine.loop import EngineLoop
 from braid.engine.metrics import EngineMetrics
+from braid.engine.record import LedgerLine
 from braid.engine.scheduler import SchedulerPolicy
 from braid.sessions.session import Engine, Session
 from braid.streams.sampling import SamplingSpec
@@ -234,3 +235,21 @@ async def test_native_rows_have_no_drafter() -> None:
         await session.snapshot("Say it.")
         await eventually(lambda: session.draft() is not None)
         assert not loop._seats
+
+
+async def test_a_session_of_another_process_goes_on_with_a_drafter() -> None:
+    """Also one whose first output is closed, which nothing can be suggested to any more."""
+    topology = TOPOLOGIES["aloud"]()
+    async with engine(None) as first:
+        loop: Any = first.backend
+        seat = loop.start(topology, {"seed": 9, "ledger": []})
+        loop.push(seat.number, "close_stream", "thought")
+        lines = [news.line for news in seat.mailbox._news if isinstance(news, LedgerLine)]
+    assert lines
+    async with engine(null()) as second:
+        loop = second.backend
+        seat = loop.start(topology, {"seed": 9, "ledger": lines})
+        loop.push(seat.number, "snapshot", {"user": "Say it."}, "exact")
+        loop.push(seat.number, "commit", {"user": "Say it!"}, "exact")
+        await eventually(lambda: seat.look().turn == 1)
+        assert seat.transcript.text("output")

@@ -8,7 +8,7 @@
 
 An entry takes effect before the step of its number; one with `"during": true` came during the forward of the step that
 stands before it, after its rows were made and before its answers were known. Scheduling depends on nothing but what
-stands here: time enters through `now` and `last_s`, the seconds of the step before, and who was asked through `sessions`.
+stands here: time enters through `now` and `last_s`, the seconds of the step before; who was asked through `sessions`.
 Predicates are functions and cannot be written down; `replay` is given them again.
 """
 

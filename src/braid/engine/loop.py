@@ -211,10 +211,11 @@ class EngineLoop:
             wake=lambda: self._wake(number),
             hold=lambda: self.core.do(conversation, "await_result"),
         )
-        if (
-            self._drafter is not None and conversation.stage.outputs
-        ):  # so that guesses are followed from the beginning
-            self.core.do(conversation, "suggest", conversation.stage.outputs[0].label, "", False)
+        if self._drafter is not None and not conversation.is_closed:
+            for lane in conversation.stage.open_outputs()[
+                :1
+            ]:  # so that guesses are followed from the beginning
+                self.core.do(conversation, "suggest", lane.label, "", False)
         seat.worked_at = self.now()
         self._admission.take()
         self._seats[number] = seat

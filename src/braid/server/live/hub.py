@@ -230,6 +230,10 @@ class Hub:
     ) -> SessionHandle:
         backend = self._backend
         given = {**settings["engine"], "ledger": list(lines)}
+        if (
+            not self.service.settings.tenant_guesses
+        ):  # which may have been allowed when the session was opened
+            given["guesses"] = "session"
         if any(spec.grammar is not None for spec in topology.streams.values()):
             await anyio.to_thread.run_sync(backend.warm, topology)
         await backend.admit()
