@@ -191,7 +191,7 @@ class ProbedRows(SpeakingRows):
         item = Item(conversation.number, "decode", entries)
         replaced: dict[str, Callable[..., object]] = {
             "demand": lambda now: Demand(conversation.number, len(entries), 0, 0, 0),
-            "prepare": lambda grant, now: (item, []),
+            "prepare": lambda grant, now, spare=0: (item, []),
             "advance": lambda answers: None,
         }
         for name, function in replaced.items():
