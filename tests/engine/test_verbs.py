@@ -635,6 +635,7 @@ def test_the_table_has_every_verb() -> None:
         "guessed",
         "held_by_span",
         "num_guessable",
+        "quiet_at",
         "read_guesses",
         "released",
         "rest_draft",

@@ -74,6 +74,8 @@ def test_what_is_shown_can_be_read_and_holds_no_key(tmp_path: Path) -> None:
         (f"keys: [{{name: a, key: {KEY}}}, {{name: b, key: {KEY}}}]", "the same key"),
         (f"keys: [{{name: a, key: {KEY}}}, {{name: a, key: {KEY}2}}]", "the same name"),
         ("max_sessions: 0", "max_sessions"),
+        ("draft_share: 0", "draft_share"),
+        ("draft_after: -1", "draft_after"),
     ],
 )
 def test_mistakes_are_told(tmp_path: Path, text: str, says: str) -> None:

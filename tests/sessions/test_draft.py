@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braid.engine.conversation import Conversation
-from braid.errors import SessionClosedError
+from braid.errors import InputError, SessionClosedError
 from braid.sessions.session import Engine
 from tests.engine.harness import step, stock
 from tests.engine.test_editable import TOPOLOGIES, core_for, edited, finish, plain
@@ -100,3 +100,13 @@ async def test_drafts_are_waited_for() -> None:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(close)
                     assert await session.next_draft() is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"draft_after": -0.1}, {"draft_after": float("nan")}, {"most_drafted": -1}, {"guesses": "all"}],
+)
+def test_what_a_draft_cannot_be_opened_with(settings: dict[str, Any]) -> None:
+    engine = Engine(stock(), kv_tokens=2048)
+    with pytest.raises(InputError, match=next(iter(settings))):
+        engine.open(plain(), **settings)

@@ -117,7 +117,9 @@ class _Replay:
                 if self._is_committed:
                     raise EngineError("a committed turn is not over, and nothing of it is computed any more")
             num_idle = 0
-            machine.now = max(machine.now, self._coming[0][0] if self._coming else self._part.commit_at)
+            coming = self._coming[0][0] if self._coming else self._part.commit_at
+            quiet_at = way.conversation.quiet_at(machine.now)
+            machine.now = max(machine.now, coming if quiet_at is None else min(coming, quiet_at))
 
     def _deliver(self) -> None:
         """What has come until now."""

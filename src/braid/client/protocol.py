@@ -120,6 +120,9 @@ class Open(_Command):
         template: what the segments of snapshots are filled into, as `braid.sessions.Template` spells it.
         most_drafted: tokens that the outputs may say ahead of the commit, in each draft; 0 reads ahead alone, None
             leaves it to the server.
+        draft_after: seconds without a newer snapshot before they say anything; None leaves it to the server.
+        guesses: `tenant`: the answers of this key's other sessions that ask for it are guesses for this one, and its
+            answers for them; where the server allows it.
         history: chat messages before the session's first turn, for topologies of views.
         tools: functions that the client runs; the topology needs a `tool_call` and a `tool_result` stream.
         forces_answers: make an output speak that owes an answer when everything else is silent.
@@ -137,6 +140,8 @@ class Open(_Command):
     input: Literal["live", "editable"] = "live"
     template: dict[str, Any] | None = None
     most_drafted: _Count | None = None
+    draft_after: Annotated[float, Field(ge=0, le=3600)] | None = None
+    guesses: Literal["session", "tenant"] = "session"
     history: Annotated[list[dict[str, Any]], Field(max_length=10_000)] = Field(
         default_factory=list[dict[str, Any]]
     )

@@ -70,6 +70,8 @@ class Client:
         seed: int = 0,
         input: Literal["live", "editable"] = "live",  # noqa: A002 (as the protocol has it)
         most_drafted: int | None = None,
+        draft_after: float | None = None,
+        guesses: Literal["session", "tenant"] = "session",
         template: Mapping[str, Any] | None = None,
         show: Literal["external", "all"] = "external",
         rows: bool = False,
@@ -81,8 +83,8 @@ class Client:
         Args:
             topology: Name of a preset, or the streams as plain data.
             tools: Functions that run here when the model calls them, by name; results come back by themselves.
-            sampling, history, copies, model, seed, input, most_drafted, template, show, rows, max_rows, forces_answers:
-                See `braid.client.protocol.Open`.
+            sampling, history, copies, model, seed, input, most_drafted, draft_after, guesses, template, show, rows,
+                max_rows, forces_answers: See `braid.client.protocol.Open`.
 
         Raises:
             InputError: An argument, or a tool, cannot be used.
@@ -99,6 +101,8 @@ class Client:
             "seed": seed,
             "input": input,
             "most_drafted": most_drafted,
+            "draft_after": draft_after,
+            "guesses": guesses,
             "template": None if template is None else dict(template),
             "show": show,
             "rows": rows,

@@ -79,6 +79,7 @@ from braid.streams.transcript import Transcript
 
 if TYPE_CHECKING:
     from braid.engine.ledger import Ledger
+    from braid.engine.shared_guesses import SharedGuesses
 
 __all__ = ["EVERYTHING", "Conversation", "Unanswered"]
 
@@ -139,6 +140,7 @@ class Conversation:
         max_queued: Input tokens that may wait to be read.
         chat: In views, the conversation that the first turn goes on with, as `Chat.to_data` spells it.
         most_drafted: Tokens that the outputs may say ahead of the commit, in each draft of an editable turn.
+        draft_after: Seconds without a newer snapshot before they do; reading goes on at once.
         drift_bound: The most that what is taken over behind an edit may have drifted.
 
     Raises:
@@ -148,7 +150,7 @@ class Conversation:
         InputError: A trigger names a predicate that is not there.
     """
 
-    TIMED: ClassVar = frozenset({"write", "tell", "end", "flush"})
+    TIMED: ClassVar = frozenset({"write", "tell", "end", "flush", "snapshot"})
     """Verbs that are told the moment."""
 
     UNWRITTEN: ClassVar = frozenset({"snapshot", "rollback", "suggest"})
@@ -169,6 +171,7 @@ class Conversation:
         max_queued: int = 65_536,
         chat: Mapping[str, Any] | None = None,
         most_drafted: int = MOST_DRAFTED,
+        draft_after: float = 0.0,
         drift_bound: float = DRIFT_BOUND,
     ) -> None:
         self.backend = backend
@@ -229,6 +232,7 @@ class Conversation:
         self.counts: Counts | None = None
         """Of the editable turn that began last."""
         self.most_drafted = most_drafted
+        self.draft_after = draft_after
         self.drift_bound = drift_bound
         self._has_stash = False
         self.put_off: list[tuple[str, str | None]] = []
@@ -241,6 +245,10 @@ class Conversation:
         """Whether it is led through a draft, whose turn is over when it is committed."""
         self._is_edited = False
         """Whether the turn that is under way was committed by `commit`."""
+        self.shared: SharedGuesses | None = None
+        """Where it gives its answers, and finds guesses where it has none of its own, if it was asked to."""
+        self.answered: list[list[int]] = []
+        """What the outputs said in a turn that is over, until it is shared."""
         self._guesses: Guesses | None = None
         self._cursors: dict[str, Cursor] = {}
         self._ahead: list[StepAhead] = []
@@ -423,6 +431,8 @@ class Conversation:
         texts: Mapping[str, str],
         mode: Mode = "exact",
         messages: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        now: float = 0.0,
     ) -> None:
         """Say what inputs hold by now, the whole of it, as long as it may still change; the newest counts.
 
@@ -435,6 +445,7 @@ class Conversation:
                 changes a fact (`reuse`).
             messages: In views, the whole conversation, whose last message is the first input's text; None leaves what
                 stands before the input as it was in the snapshot before.
+            now: The moment, on the engine's clock, in seconds.
 
         Raises:
             RegimeError: This turn was begun with `write`.
@@ -461,11 +472,11 @@ class Conversation:
                 "snapshots in the next turn"
             )
         if self.edit is None:
-            self.edit = EditableTurn(self, self.most_drafted)
+            self.edit = EditableTurn(self, self.most_drafted, self.draft_after)
             self.counts = self.edit.counts
         if mode == "reuse":
             mode = self._unless_a_fact_changes(self.edit, texts)
-        self.edit.want(texts, mode, history)
+        self.edit.want(texts, mode, history, now)
 
     def _unless_a_fact_changes(self, edit: EditableTurn, texts: Mapping[str, str]) -> Mode:
         """`reuse`, or `exact` where an edit changes what is told rather than how: the old would shine through."""
@@ -522,7 +533,7 @@ class Conversation:
         elif self.edit is not None or self._is_edited:
             raise EditAfterConsumed("this turn is committed already, and cannot be taken back; interrupt it")
 
-    def suggest(self, stream: str, text: str, *, ends: bool = True) -> None:
+    def suggest(self, stream: str, text: str, ends: bool = True) -> None:
         """Say what an output is likely to say, from an application that knows; it is verified and changes nothing.
 
         Args:
@@ -644,6 +655,7 @@ class Conversation:
         twin.ledger = None  # it would lack the past
         twin.needs_ground, twin.put_off = False, []
         twin.edit = twin.finished = None
+        twin.answered = []
         return twin
 
     def become(self, twin: Conversation) -> None:
@@ -812,7 +824,7 @@ class Conversation:
             dict(edit.texts),
             {lane.label: transcript.text(lane.label, before) for lane in self.stage.outputs},
             is_complete=self._has_said_all,
-            rests=edit.has_no_room or edit.num_drafted >= edit.most_drafted,
+            rests=not edit.may_say_more,
             num_tokens=sum(step.num_tokens for step in edit.steps),
         )
 
@@ -868,7 +880,13 @@ class Conversation:
             return True
         # An evicted session rests, whatever its preamble lacks, until it has rows to make.
         coming = self._next_rows(math.inf)
-        return coming.is_something and (self.edit is None or self.edit.may_go_on(coming))
+        return coming.is_something and (self.edit is None or self.edit.may_go_on(coming, math.inf))
+
+    def quiet_at(self, now: float) -> float | None:
+        """When its draft goes on, if it waits for nothing but that no newer snapshot comes; None if not."""
+        edit = self.edit
+        waits = edit is not None and self.is_drafting and edit.may_say_more and now < edit.quiet_at
+        return edit.quiet_at if edit is not None and waits else None
 
     def take_news(self) -> list[News]:
         """What has happened since the last call, rows not yet made into events."""
@@ -905,7 +923,7 @@ class Conversation:
         if self._preamble_is_stale:
             _, missing = self._missing_preamble(1 << 30)
             return self._demand(0, max(1, len(missing)), 2, self._best_rank())
-        if not coming.is_something or (self.edit is not None and not self.edit.may_go_on(coming)):
+        if not coming.is_something or (self.edit is not None and not self.edit.may_go_on(coming, now)):
             return None
         self._coming = coming
         return self._weighed(coming)
@@ -1159,9 +1177,15 @@ class Conversation:
         self._point_cursors()
 
     def _point_cursors(self) -> None:
+        shared = self.shared
+        if shared is not None and self._guesses is None:
+            self._guesses = Guesses()
         guesses = self._guesses
         if guesses is not None:
-            self._cursors = {lane.label: guesses.cursor(lane.label) for lane in self.stage.outputs}
+            self._cursors = {
+                lane.label: guesses.cursor(lane.label, None if shared is None else shared.cursor(self.salt))
+                for lane in self.stage.outputs
+            }
 
     def disturb(self) -> None:
         """A verb has come during a forward: what that has computed ahead may not come."""
@@ -1535,6 +1559,7 @@ class Conversation:
     def _end_turn(self) -> None:
         reuse = self.finished = None if self._counted is None else self._counted.told()
         self._in_turn = self._is_edited = False
+        self.answered = [] if self.shared is None else [cursor.said for cursor in self._cursors.values()]
         self.record.turn(self.turn, reuse)
         self.turn += 1
         for lane in self.stage.inputs:

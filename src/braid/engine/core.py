@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from braid.engine.backend import Backend, Item, ItemResult, Op, Recall
 from braid.engine.checking import CHECK_SHARE, HARMLESS, Checks
@@ -27,13 +27,18 @@ from braid.engine.journal import Journal
 from braid.engine.lanes import Waiting
 from braid.engine.ledger import Ledger, Line, lead_through
 from braid.engine.metrics import EngineMetrics, StepFigures
+from braid.engine.pace import DraftPace
 from braid.engine.scheduler import Demand, Grant, Scheduler, SchedulerPolicy
+from braid.engine.shared_guesses import SharedGuesses
 from braid.engine.starts import Predicate
 from braid.engine.tracing import NO_TRACER, Tracer
-from braid.errors import BraidError, EngineError, PoolFullError
+from braid.errors import BraidError, EngineError, InputError, PoolFullError
 from braid.streams.topology import Topology
 
-__all__ = ["EngineCore", "StepReport"]
+__all__ = ["EngineCore", "GuessesOf", "StepReport"]
+
+GuessesOf = Literal["session", "tenant"]
+"""Whose earlier answers are guesses: the session's own drafts alone, or those that its salt was given, too."""
 
 PREFIX_PAGES = 64
 """Pages of unused prefixes that are given up at once when the pool is full."""
@@ -59,6 +64,10 @@ class StepReport:
     """Sessions, by number, that had something to do, served or not."""
     released: list[int] = field(default_factory=list[int])
     """Of them, those whose draft was released, or can begin now; they go on in the next step."""
+    held: dict[int, float] = field(default_factory=dict[int, float])
+    """Sessions, by number, whose drafts have to wait, and until when; they need not be asked before."""
+    is_draft: bool = False
+    """Whether nobody waited for what was computed."""
     deferred: list[Conversation] = field(default_factory=list[Conversation])
     """Sessions that had to wait for room."""
     failures: list[tuple[Conversation, BaseException]] = field(
@@ -102,11 +111,18 @@ class EngineCore:
         self.backend = backend
         self.scheduler = Scheduler(policy)
         self.drafting = Scheduler(self.scheduler.policy.for_drafts())
+        self.pace = DraftPace(self.scheduler.policy.draft_share)
+        self.last_step_s = 0.0
+        """Seconds that the step took which the pace does not know yet; replayed from the journal."""
+        self._last_step: tuple[float, bool] | None = None
+        """When it was made, and whether of drafts alone."""
         self.journal = journal
         self.metrics = metrics
         self.tracer = tracer
         self.conversations: dict[int, Conversation] = {}
         """The sessions that are open, by number."""
+        self.shared = SharedGuesses()
+        """Of sessions that asked for it."""
         self.num_steps = 0
         self.lock = threading.RLock()
         """Held while queues and books are read or changed; not during a forward."""
@@ -137,6 +153,8 @@ class EngineCore:
         max_queued: int = 65_536,
         chat: Mapping[str, Any] | None = None,
         most_drafted: int = MOST_DRAFTED,
+        draft_after: float = 0.0,
+        guesses: GuessesOf = "session",
         drift_bound: float = DRIFT_BOUND,
         ledger: Sequence[Line] | None = None,
         now: float = 0.0,
@@ -144,8 +162,10 @@ class EngineCore:
         """Open a session; see `Conversation` for the other arguments, and for what it raises.
 
         Args:
-            topology, seed, copies, forces_answers, predicates, salt, max_queued, chat, most_drafted, drift_bound: As
-                for `Conversation`.
+            topology, seed, copies, forces_answers, predicates, salt, max_queued, chat, most_drafted, draft_after,
+                drift_bound: As for `Conversation`.
+            guesses: `tenant` takes the answers of other sessions of the same salt that asked for it as guesses, and
+                gives them its own; see `braid.engine.shared_guesses`.
             ledger: The lines of its ledger so far, none for a new session; None keeps no ledger. Of one that goes on,
                 the news begins with all that happened since it was opened.
             now: The moment, on the engine's clock, in seconds.
@@ -153,6 +173,8 @@ class EngineCore:
         Raises:
             TranscriptCorruptError: The lines are damaged, or of another model.
         """
+        if guesses not in get_args(GuessesOf):
+            raise InputError(f"guesses is {guesses!r}; it is one of {', '.join(get_args(GuessesOf))}")
         with self.lock:
             number = self._next_number
             settings: dict[str, Any] = {
@@ -163,6 +185,7 @@ class EngineCore:
                 "max_queued": max_queued,
                 "chat": None if chat is None else dict(chat),
                 "most_drafted": most_drafted,
+                "draft_after": draft_after,
                 "drift_bound": drift_bound,
             }
             if ledger:
@@ -188,7 +211,9 @@ class EngineCore:
                 conversation.ledger = Ledger(conversation)
                 if ledger:
                     conversation.ledger.resumed(now)
+            conversation.shared = self.shared if guesses == "tenant" else None
             if self.journal is not None:
+                settings["guesses"] = guesses
                 self.journal.opened(
                     self.num_steps, number, topology, settings, now, ledger, during=self._is_stepping
                 )
@@ -232,7 +257,7 @@ class EngineCore:
             if verb not in HARMLESS:
                 self.checks.turn_changes(conversation)
             value = getattr(conversation, verb)(*arguments, **timed)
-            if self._is_stepping:
+            if self._is_stepping and verb != "suggest":  # which changes nothing of what comes
                 conversation.disturb()
             if conversation.ledger is not None:
                 if verb == "commit":
@@ -332,6 +357,8 @@ class EngineCore:
                 self._compute(batch, report, now)
                 self._publish(conversations, publish)
         report.seconds = time.perf_counter() - began
+        if batch:
+            self.last_step_s, self._last_step = report.seconds, (now, report.is_draft)
         if self.metrics is not None and report.worked:
             self._measure(report, self.metrics)
         return report
@@ -341,6 +368,7 @@ class EngineCore:
         figures.rows = report.num_rows
         figures.forward_seconds = report.forward_s
         figures.overhead_seconds = report.seconds - report.forward_s
+        figures.draft_seconds = report.seconds if report.is_draft else 0.0
         figures.queue_tokens = sum(c.num_queued for c in self.conversations.values())
         figures.kv_used_pages = usage.pages_used
         metrics.step(figures)
@@ -373,18 +401,47 @@ class EngineCore:
                 if self.metrics is not None:
                     self.metrics.committed(conversation.finished)
                 conversation.finished = None
+            for tokens in conversation.answered:
+                self.shared.add(conversation.salt, tokens)
+            conversation.answered = []
             if demand is not None:
                 demands.append(demand)
                 by_number[demand.session] = conversation
             elif conversation.is_behind:  # its cache has come back, and nothing else was to be done
                 report.released.append(conversation.number)
+            elif (quiet_at := conversation.quiet_at(now)) is not None:
+                report.held[conversation.number] = quiet_at
+        last_s = self._hold_back(demands, by_number, now, report)
         report.demanding = [*by_number, *report.released]
         try:
-            return self._prepare_granted(conversations, demands, by_number, now, report)
+            return self._prepare_granted(conversations, demands, by_number, now, report, last_s)
         finally:
             for conversation in conversations:
                 if conversation.ledger is not None:
                     conversation.ledger.end_step()
+
+    def _hold_back(
+        self, demands: list[Demand], by_number: dict[int, Conversation], now: float, report: StepReport
+    ) -> float | None:
+        """Let drafts wait where they have used up their share of idle time; where somebody pays, they do anyway.
+
+        Returns:
+            Seconds of the step before, which that is decided by; None where it is not.
+        """
+        report.is_draft = bool(demands) and all(c.is_drafting for c in by_number.values())
+        if not self.pace.is_limited or not demands:
+            return None
+        last_s, self.last_step_s = self.last_step_s, 0.0
+        if self._last_step is not None:
+            began, was_draft = self._last_step
+            self.pace.took(began, seconds=last_s, is_draft=was_draft)
+            self._last_step = None
+        due = self.pace.due(now)
+        if report.is_draft and due > now:
+            report.held.update(dict.fromkeys(by_number, due))
+            demands.clear()
+            by_number.clear()
+        return last_s
 
     def _follow(self, conversation: Conversation, now: float) -> bool:
         """Bring an editable turn to its newest snapshot; returns whether it was released."""
@@ -412,12 +469,13 @@ class EngineCore:
         by_number: Mapping[int, Conversation],
         now: float,
         report: StepReport,
+        last_s: float | None,
     ) -> list[tuple[Conversation, Item]]:
         """Enter the rows of those whom the scheduler chooses."""
         if not demands:
             # Asking alone can end a turn, so that it is recorded, too.
             if self.journal is not None and conversations:
-                self.journal.stepped(self.num_steps, now, conversations, [])
+                self.journal.stepped(self.num_steps, now, conversations, [], last_s)
             return []
         if self._shares_prefixes:
             demands = _one_a_beginning(demands, by_number)
@@ -459,7 +517,7 @@ class EngineCore:
                     oldest = min(read, key=lambda waiting: (waiting.at, waiting.t))
                     self.metrics.read_input(now - oldest.at, conversation.t - oldest.t)
         if self.journal is not None:
-            self.journal.stepped(self.num_steps, now, conversations, [item for _, item in batch])
+            self.journal.stepped(self.num_steps, now, conversations, [item for _, item in batch], last_s)
         self.num_steps += 1
         return batch
 

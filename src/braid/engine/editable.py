@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from braid.engine.conversation import Conversation
     from braid.engine.rowmaker import NextRows
 
-__all__ = ["MOST_DRAFTED", "Counts", "EditableTurn", "Mode"]
+__all__ = ["DRAFT_AFTER", "MOST_DRAFTED", "Counts", "EditableTurn", "Mode"]
 
 Mode = Literal["exact", "repair", "reuse"]
 """What may be kept of what stood behind an edit."""
@@ -37,6 +37,9 @@ Mode = Literal["exact", "repair", "reuse"]
 
 MOST_DRAFTED = 256
 """Tokens that a draft may have where nobody says otherwise."""
+
+DRAFT_AFTER = 0.15
+"""Seconds without a newer snapshot before outputs are drafted, where nobody says otherwise."""
 
 
 @dataclass
@@ -69,10 +72,14 @@ class EditableTurn:
     Args:
         conversation: Whose.
         most_drafted: Tokens that the outputs may say in a draft of one snapshot.
+        draft_after: Seconds without a newer snapshot before they say anything; it is read at once.
     """
 
     conversation: Conversation
     most_drafted: int
+    draft_after: float = 0.0
+    quiet_at: float = 0.0
+    """When the outputs may begin to say something, if no newer snapshot comes."""
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """The newest snapshot."""
     followed: dict[str, str] = field(default_factory=dict[str, str])
@@ -102,13 +109,21 @@ class EditableTurn:
     def __post_init__(self) -> None:
         self.splicing = Splicer(self)
 
-    def want(self, texts: Mapping[str, str], mode: Mode = "exact", history: History | None = None) -> None:
+    def want(
+        self,
+        texts: Mapping[str, str],
+        mode: Mode = "exact",
+        history: History | None = None,
+        now: float = 0.0,
+    ) -> None:
         """A newer snapshot has come; what it does not name is as before."""
         merged = {**self.texts, **texts}
         is_stricter = mode == "exact" and (self.has_taken_over or self.splicing.is_pending)
         if history is not None:
             is_stricter = is_stricter or self.history is None or self.history.preamble is not history.preamble
             self.history = history
+        if merged != self.texts or is_stricter:
+            self.quiet_at = now + self.draft_after
         self.is_outdated = self.is_outdated or is_stricter or merged != self.texts
         self.texts, self.has_no_room, self.is_withdrawn = merged, False, False
         self.mode = self.counts.mode = mode
@@ -134,12 +149,17 @@ class EditableTurn:
         """Tokens that were drawn in this run."""
         return sum(len(step.said) for step in self.steps)
 
-    def may_go_on(self, coming: NextRows) -> bool:
-        """Whether a draft may take these steps: reading always, speaking within the budget."""
+    @property
+    def may_say_more(self) -> bool:
+        """Whether its budget and the room in the cache allow more tokens of a draft."""
+        return not self.has_no_room and self.num_drafted < self.most_drafted
+
+    def may_go_on(self, coming: NextRows, now: float) -> bool:
+        """Whether a draft may take these steps: reading always, speaking within the budget, once it has been quiet."""
         if self.is_committed:
             return True
         reads = coming.rows is not None and bool(coming.rows.burst or coming.rows.row)
-        return not self.has_no_room and (reads or self.num_drafted < self.most_drafted)
+        return not self.has_no_room if reads else self.may_say_more and now >= self.quiet_at
 
     # ---- following the snapshots
 

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from braid.errors import InputError
 
-__all__ = ["Cursor", "Guesses", "Place", "SuffixAutomaton"]
+__all__ = ["Cursor", "Guesses", "LaneDrafts", "Place", "SuffixAutomaton"]
 
 Place = tuple[int, int]
 """Where a reader of an automaton stands: a state, and how many of the last tokens it stands for."""
@@ -97,6 +97,13 @@ class SuffixAutomaton:
         self._clear()
         for kept in self._drafts:
             self._build(kept)
+
+    def forget(self) -> None:
+        """Forget all drafts."""
+        self.version += 1
+        self._drafts.clear()
+        self.num_tokens = 0
+        self._clear()
 
     def step(self, place: Place, token: int) -> Place:
         """Where a reader stands after one more token."""
@@ -217,7 +224,7 @@ class Guesses:
             raise InputError(f"least is {least}; a guess is made by at least one token")
         self.least = least
         self._max_tokens = max_tokens
-        self._lanes: dict[str, _LaneDrafts] = {}
+        self._lanes: dict[str, LaneDrafts] = {}
         SuffixAutomaton(max_tokens)  # refuses a wrong number at once
 
     @property
@@ -232,41 +239,66 @@ class Guesses:
             label: The lane.
             tokens: In order, silences included if the lane is to guess them.
         """
-        lane = self._lane(label)
-        draft = tuple(tokens)
-        if draft and draft != lane.newest:
-            lane.newest = draft
-            lane.automaton.add(draft)
+        self._lane(label).add(tokens)
 
-    def cursor(self, label: str) -> Cursor:
-        """A reader at the beginning of a lane's answer; the lane need have no draft yet."""
-        return Cursor(self._lane(label), self.least)
+    def cursor(self, label: str, other: Cursor | None = None) -> Cursor:
+        """A reader at the beginning of a lane's answer; the lane need have no draft yet.
+
+        Args:
+            label: The lane.
+            other: Asked where these drafts have no guess.
+        """
+        return Cursor(self._lane(label), self.least, other)
 
     def clear(self) -> None:
         """Forget all drafts; cursors that are out keep theirs."""
         self._lanes.clear()
 
-    def _lane(self, label: str) -> _LaneDrafts:
-        return self._lanes.setdefault(label, _LaneDrafts(SuffixAutomaton(self._max_tokens)))
+    def _lane(self, label: str) -> LaneDrafts:
+        return self._lanes.setdefault(label, LaneDrafts(SuffixAutomaton(self._max_tokens)))
 
 
-class _LaneDrafts:
+class LaneDrafts:
+    """The drafts of one lane, and the newest of them.
+
+    Args:
+        automaton: Which finds runs in them.
+    """
+
     def __init__(self, automaton: SuffixAutomaton) -> None:
         self.automaton = automaton
         self.newest: tuple[int, ...] = ()
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Add a draft; an empty one, and the newest once more, tell nothing new."""
+        draft = tuple(tokens)
+        if draft and draft != self.newest:
+            self.newest = draft
+            self.automaton.add(draft)
+
+    def forget(self) -> None:
+        """Forget all of them; cursors that are out have no guess any more."""
+        self.newest = ()
+        self.automaton.forget()
 
 
 class Cursor:
     """What one lane has said, or is guessed to have said, and the guess that follows from it.
 
     Drafts may be added while it is in use. `Guesses.cursor` makes it.
+
+    Args:
+        lane: The drafts.
+        least: Tokens of a run that is believed.
+        other: A reader of other drafts, asked where these have no guess.
     """
 
-    __slots__ = ("_agrees", "_lane", "_least", "_num_said", "_place", "_said", "_version")
+    __slots__ = ("_agrees", "_lane", "_least", "_num_said", "_other", "_place", "_said", "_version")
 
-    def __init__(self, lane: _LaneDrafts, least: int) -> None:
+    def __init__(self, lane: LaneDrafts, least: int, other: Cursor | None = None) -> None:
         self._lane = lane
         self._least = least
+        self._other = other
         self._said: _Said = None
         self._num_said = 0
         self._agrees = True
@@ -282,9 +314,20 @@ class Cursor:
         self._place = self._lane.automaton.step(self._place, token)
         self._said = (token, self._said)
         self._num_said += 1
+        if self._other is not None:
+            self._other.push(token)
+
+    @property
+    def said(self) -> list[int]:
+        """All that was pushed."""
+        return self._last(self._num_said)
 
     def guess(self) -> int | None:
         """The next token, or None where no draft has a word on it."""
+        own = self._own_guess()
+        return self._other.guess() if own is None and self._other is not None else own
+
+    def _own_guess(self) -> int | None:
         self._refresh()
         newest = self._lane.newest
         if self._agrees and self._num_said < len(newest):
@@ -302,6 +345,8 @@ class Cursor:
         Args:
             most: How many.
         """
+        if self._other is not None and self._own_guess() is None:
+            return self._other.ahead(most)
         self._refresh()
         if not (self._agrees and self._num_said < len(self._lane.newest)):
             found = self._lane.automaton.follow(self._place)
@@ -314,7 +359,7 @@ class Cursor:
 
     def copy(self) -> Cursor:
         """Another one at the same place, in constant time: guessing runs ahead on it."""
-        copy = Cursor(self._lane, self._least)
+        copy = Cursor(self._lane, self._least, None if self._other is None else self._other.copy())
         copy._said, copy._num_said = self._said, self._num_said
         copy._agrees, copy._place, copy._version = self._agrees, self._place, self._version
         return copy
@@ -328,7 +373,7 @@ class Cursor:
         said = self._last(max(automaton.longest, len(newest)))
         self._agrees = self._num_said <= len(newest) and tuple(said) == newest[: self._num_said]
         self._place = START
-        for token in said[-automaton.longest :]:
+        for token in said[-automaton.longest :] if automaton.longest else ():
             self._place = automaton.step(self._place, token)
         self._version = automaton.version
 

@@ -3,12 +3,13 @@
     {"event": "open", "step": 0, "session": 0, "topology": …, "settings": …}
     {"event": "verb", "step": 0, "session": 0, "verb": "write", "arguments": ["user", "How"], "now": 0.1}
     {"event": "step", "step": 0, "now": 0.2, "sessions": [0, 1], "batch": [[0, "prefill", 3]]}
+    {"event": "step", "step": 1, "now": 0.3, …, "last_s": 0.02}      where drafts have a share of idle time
     {"event": "fail", "step": 1, "session": 1, "code": "cache.full", "message": …}
 
 An entry takes effect before the step of its number; one with `"during": true` came during the forward of the step that
 stands before it, after its rows were made and before its answers were known. Scheduling depends on nothing but what
-stands here: time enters through `now`, and who was asked through `sessions`. Predicates are functions and cannot be
-written down; `replay` is given them again.
+stands here: time enters through `now` and `last_s`, the seconds of the step before; who was asked through `sessions`.
+Predicates are functions and cannot be written down; `replay` is given them again.
 """
 
 from __future__ import annotations
@@ -103,11 +104,24 @@ class Journal:
         """A session was closed because of an error."""
         self._add(event="fail", step=step, session=session, code=error.code, message=str(error))
 
-    def stepped(self, step: int, now: float, asked: Iterable[Conversation], items: Sequence[Item]) -> None:
-        """A step was made: who was asked what there is to do, and the batch that came of it."""
+    def stepped(
+        self,
+        step: int,
+        now: float,
+        asked: Iterable[Conversation],
+        items: Sequence[Item],
+        last_s: float | None = None,
+    ) -> None:
+        """A step was made: who was asked what there is to do, and the batch that came of it.
+
+        Args:
+            step, now, asked, items: Of the step.
+            last_s: Seconds of the one before it, where it was decided by them.
+        """
         batch = [[item.session, item.kind, item.num_tokens] for item in items]
         sessions = [conversation.number for conversation in asked]
-        self._add(event="step", step=step, now=now, sessions=sessions, batch=batch)
+        last = {} if last_s is None else {"last_s": last_s}
+        self._add(event="step", step=step, now=now, sessions=sessions, batch=batch, **last)
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
@@ -218,6 +232,7 @@ class _Replay:
         core, made = self._core, list[list[Any]]()
         conversations = [self.found[number] for number in entry["sessions"]]
         journal, core.journal = core.journal, _Catcher(made)
+        core.last_step_s = entry.get("last_s", 0.0)
         try:
             core.step(conversations, now=entry["now"], publish=self._do_meanwhile)
         finally:

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from braid.engine.admission import Admission, EngineLimits
-from braid.engine.backend import Backend, Capabilities, Dropped, Op
+from braid.engine.backend import Backend, Capabilities, Dropped, Op, SessionBackend
 from braid.engine.checking import CHECK_SHARE
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore, as_braid_error
+from braid.engine.drafter import CONCERNING, Drafter
 from braid.engine.journal import Journal
 from braid.engine.ledger import lead_through
 from braid.engine.mailbox import Bell
@@ -89,6 +90,7 @@ class EngineLoop:
         policy: Of the scheduler.
         limits: How much it takes on.
         journal, metrics, tracer, check_share: As for `EngineCore`.
+        drafter: The engine of a smaller model, which drafts for the sessions of this one; see `braid.engine.drafter`.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class EngineLoop:
         metrics: EngineMetrics | None = None,
         tracer: Tracer = NO_TRACER,
         check_share: float = CHECK_SHARE,
+        drafter: SessionBackend | None = None,
     ) -> None:
         self.core = EngineCore(
             backend, policy=policy, journal=journal, metrics=metrics, tracer=tracer, check_share=check_share
@@ -108,9 +111,12 @@ class EngineLoop:
         self.limits = limits or EngineLimits()
         self.metrics = metrics
         self._changed = threading.Condition(self.core.lock)
+        self._drafter = None if drafter is None else Drafter(self, self.core.lock, drafter)
         self._seats: dict[int, Seat] = {}
         self._touched: set[int] = set()
         """Sessions that may have something to do."""
+        self._held: dict[int, float] = {}
+        """Sessions whose drafts wait, and until when; a verb may touch them before."""
         self._commands: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
         self._admission = Admission(self.limits)
@@ -191,6 +197,7 @@ class EngineLoop:
         """
         given: dict[str, Any] = {"max_queued": self.limits.max_queued, **settings}
         lines = given.pop("ledger")
+        given.pop("guesses", None)  # which decide nothing of it
 
         def apply(ops: Sequence[Op]) -> list[int]:
             return [0] * len(ops)
@@ -208,6 +215,11 @@ class EngineLoop:
             wake=lambda: self._wake(number),
             hold=lambda: self.core.do(conversation, "await_result"),
         )
+        if self._drafter is not None and not conversation.is_closed:
+            for lane in conversation.stage.open_outputs()[
+                :1
+            ]:  # so that guesses are followed from the beginning
+                self.core.do(conversation, "suggest", lane.label, "", False)
         seat.worked_at = self.now()
         self._admission.take()
         self._seats[number] = seat
@@ -229,6 +241,8 @@ class EngineLoop:
         A thread that the interpreter tears down within a native call takes the whole process with it (SIGABRT).
         """
         self._admission.close()
+        if self._drafter is not None:
+            self._drafter.halt()
         with self._changed:
             thread = self._thread
             for number in list(self._seats):
@@ -259,6 +273,8 @@ class EngineLoop:
             seat = self._seat(session)
             value = self.core.do(seat.conversation, verb, *arguments, now=self.now())
             self._set_deadline(seat, verb, arguments)
+            if self._drafter is not None and verb in CONCERNING:
+                self._drafter.heard(seat.conversation)
             self._deliver(seat)
             if seat.conversation.is_closed:
                 self._leave(seat)
@@ -287,6 +303,11 @@ class EngineLoop:
         """Count a tool call that is over."""
         if self.metrics is not None:
             self.metrics.tool_call(status, seconds)
+
+    def note_drafter_error(self, error: BraidError) -> None:
+        """Count what went wrong where a smaller model drafts for this one."""
+        if self.metrics is not None:
+            self.metrics.drafter_error(error.code)
 
     # ---- more than the protocol asks
 
@@ -441,7 +462,11 @@ class EngineLoop:
 
     def _do_what_is_due(self) -> float:
         """Feed held text that is overdue, rest sessions that idle; returns when the next thing is due."""
-        now, due = self.now(), math.inf
+        now = self.now()
+        for number in [number for number, at in self._held.items() if at <= now]:
+            del self._held[number]
+            self._touch(number)
+        due = min(self._held.values(), default=math.inf)
         for seat in list(self._seats.values()):
             try:
                 due = min(due, self._flush_overdue(seat, now), self._rest_idle(seat, now))
@@ -459,7 +484,8 @@ class EngineLoop:
 
     def _rest_idle(self, seat: Seat, now: float) -> float:
         idle_s = self.limits.evict_idle_after_s
-        if idle_s is None or seat.number in self._touched or not seat.conversation.kv_tokens:
+        has_plans = seat.number in self._touched or seat.number in self._held
+        if idle_s is None or has_plans or not seat.conversation.kv_tokens:
             return math.inf
         if seat.worked_at + idle_s > now:
             return seat.worked_at + idle_s
@@ -472,6 +498,9 @@ class EngineLoop:
             for conversation, error in report.failures:
                 self._fail(conversation, as_braid_error(error))
             now = self.now()
+            for conversation in conversations:
+                self._held.pop(conversation.number, None)
+            self._held |= {number: at for number, at in report.held.items() if number in self._seats}
             for number in report.demanding:
                 if number in self._seats:
                     self._seats[number].worked_at = now
@@ -513,7 +542,10 @@ class EngineLoop:
         """A session is closed: its seat is free."""
         self._seats.pop(seat.conversation.number, None)
         self._touched.discard(seat.conversation.number)
+        self._held.pop(seat.conversation.number, None)
         seat.leave()
+        if self._drafter is not None:
+            self._drafter.heard(seat.conversation)
         self._count_sessions()
         self._admission.leave()
         self._changed.notify_all()

@@ -36,6 +36,8 @@ class Bell:
         self._lock = threading.Lock()
         self._waiting: dict[anyio.Event, Any] = {}
         """Who waits, and on which event loop."""
+        self.on_ring: Callable[[], None] | None = None
+        """Called too, by whoever rings; it must not wait for anything."""
 
     def ring(self) -> None:
         """Wake all who wait now."""
@@ -43,6 +45,8 @@ class Bell:
             waiting, self._waiting = self._waiting, {}
         for event, loop in waiting.items():
             _soon(loop, event.set)
+        if (on_ring := self.on_ring) is not None:
+            on_ring()
 
     async def until(self, look: Callable[[], Value | None]) -> Value:
         """Wait until there is something to see.

@@ -29,6 +29,8 @@ their values are fixed words; no session, tenant or text ever becomes one.
     braid_draft_tokens_total          counter    fate     drafted: said ahead of a commit · kept: in the answer
                                                           accepted: verified several at once · wasted: computed for
                                                           a turn and not part of it
+    braid_draft_seconds_total         counter             seconds of steps in which nobody waited: drafts, reading ahead
+    braid_drafter_errors_total        counter    code     what went wrong with drafts of a small model
     braid_edit_fallbacks_total        counter             edits to be repaired or reused, and computed instead
     braid_edit_drift                  histogram           estimated drift of what was taken over behind edits
     braid_edit_checks_total           counter    outcome  turns with such parts, computed again while nobody waited:
@@ -91,6 +93,7 @@ class StepFigures:
         recomputed_tokens: Tokens computed again, after an eviction or preemption.
         forward_seconds: Time in the model.
         overhead_seconds: Time in all the rest of the step.
+        draft_seconds: Time in all of it, if nobody waited for it.
         queue_tokens: Input tokens that still wait, after the step.
         kv_used_pages: Pages of the pool that are owned, after the step.
     """
@@ -103,6 +106,7 @@ class StepFigures:
     recomputed_tokens: int = 0
     forward_seconds: float = 0.0
     overhead_seconds: float = 0.0
+    draft_seconds: float = 0.0
     queue_tokens: int = 0
     kv_used_pages: int = 0
 
@@ -149,6 +153,8 @@ class EngineMetrics(Collector):
         self._step_tokens.observe(sum(counts))
         self._forward.observe(figures.forward_seconds)
         self._overhead.observe(figures.overhead_seconds)
+        if figures.draft_seconds:
+            self._draft_seconds.inc(figures.draft_seconds)
         self.levels(figures.queue_tokens, figures.kv_used_pages)
 
     def levels(self, queue_tokens: int, kv_used_pages: int) -> None:
@@ -207,6 +213,10 @@ class EngineMetrics(Collector):
     def check_dropped(self) -> None:
         """A turn was to be computed again, and is not."""
         self._checks["dropped"].inc()
+
+    def drafter_error(self, code: str) -> None:
+        """A small model could not draft for a session; `code` is that of the error's class."""
+        self._drafter_errors.labels(code).inc()
 
     def sessions(self, by_state: Mapping[str, int]) -> None:
         """So many sessions are in each state; a state that is not named has none."""
@@ -335,6 +345,12 @@ class EngineMetrics(Collector):
         )
         self._drafted = self._counters(
             "braid_draft_tokens", "Tokens of drafts by what became of them.", "fate", _FATES
+        )
+        self._draft_seconds = self._counter(
+            "braid_draft_seconds", "Time of steps in which nobody waited for an answer."
+        )
+        self._drafter_errors = Counter(
+            "braid_drafter_errors", "Errors of a drafting model by code.", ["code"], registry=self.registry
         )
         self._edit_fallbacks = self._counter(
             "braid_edit_fallbacks", "Edits that were computed exactly instead."

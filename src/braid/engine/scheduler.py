@@ -76,6 +76,7 @@ class SchedulerPolicy:
         age_steps: Steps of waiting that lift a demand by one priority.
         seed: Permutes sessions that are otherwise equal; 0 orders them by id.
         draft_tokens: Tokens and probes of a step of drafts alone.
+        draft_share: Of the time in which nobody pays, how much drafts may compute, above 0; see `braid.engine.pace`.
 
     Raises:
         InputError: A number is out of range, or two contradict each other.
@@ -87,11 +88,15 @@ class SchedulerPolicy:
     age_steps: int = 8
     seed: int = 0
     draft_tokens: int = 128
+    draft_share: float = 1.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
             least = 0 if field.name == "seed" else 1
             value: object = getattr(self, field.name)
+            if field.name == "draft_share":
+                _require_share(value)
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InputError(f"{field.name} is {value!r}; give a whole number of at least {least}")
         if self.min_chunk_tokens > self.chunk_tokens:
@@ -108,6 +113,14 @@ class SchedulerPolicy:
             step_tokens=tokens,
             chunk_tokens=min(self.chunk_tokens, tokens),
             min_chunk_tokens=min(self.min_chunk_tokens, tokens),
+        )
+
+
+def _require_share(value: object) -> None:
+    if not isinstance(value, int | float) or not 0 < value <= 1:
+        raise InputError(
+            f"draft_share is {value!r}; give a share of idle time above 0 and at most 1 "
+            "(most_drafted=0 drafts nothing)"
         )
 
 

@@ -9,6 +9,7 @@ import typer
 import uvicorn
 
 from braid.engine.admission import EngineLimits
+from braid.engine.scheduler import SchedulerPolicy
 from braid.errors import InputError
 from braid.model.loading import load, models_home
 from braid.server.app import build_app
@@ -18,6 +19,8 @@ from braid.sessions.session import Engine
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from braid.model.model import Model
 
 __all__ = ["Server", "build_engine", "listener_of", "run"]
 
@@ -37,13 +40,8 @@ class Server(uvicorn.Server):
 
 def build_engine(settings: ServerSettings) -> Engine:
     """Load the model and make the engine that the settings ask for."""
-    model = load(
-        settings.model,
-        dtype=settings.dtype,
-        device=settings.device,
-        threads=settings.threads,
-        cache_dir=models_home(),
-    )
+    model = _load(settings.model, settings)
+    drafter = None if settings.drafter is None else _load(settings.drafter, settings)
     limits = EngineLimits(
         max_sessions=settings.max_sessions,
         max_waiting=settings.max_waiting,
@@ -51,7 +49,24 @@ def build_engine(settings: ServerSettings) -> Engine:
         max_events=settings.max_unread,
         evict_idle_after_s=settings.evict_idle_after_s,
     )
-    return Engine(model, kv_tokens=settings.kv_tokens, limits=limits, check_share=settings.check_share)
+    return Engine(
+        model,
+        kv_tokens=settings.kv_tokens,
+        limits=limits,
+        policy=SchedulerPolicy(draft_share=settings.draft_share),
+        drafter=drafter,
+        check_share=settings.check_share,
+    )
+
+
+def _load(name: str, settings: ServerSettings) -> Model:
+    return load(
+        name,
+        dtype=settings.dtype,
+        device=settings.device,
+        threads=settings.threads,
+        cache_dir=models_home(),
+    )
 
 
 def run(settings: ServerSettings) -> None:

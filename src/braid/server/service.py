@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import HTTPConnection
 
 from braid.engine.costs import costs_of
-from braid.errors import ModelNotFoundError, UnknownPresetError
+from braid.errors import ForbiddenError, ModelNotFoundError, UnknownPresetError
 from braid.server.access import Caller, Gate
 from braid.server.log import Log
 from braid.server.settings import ServerSettings
@@ -21,6 +21,7 @@ from braid.streams.topology import Topology
 
 if TYPE_CHECKING:
     from braid.engine.backend import ModelCard
+    from braid.engine.core import GuessesOf
     from braid.engine.fallback import Costs
     from braid.sessions.session import Engine
 
@@ -86,6 +87,19 @@ class Service:
                 raise UnknownPresetError(f"there is no topology {named!r} here; {hint(named, names)}")
             return preset(named)
         return Topology.from_dict(dict(named))
+
+    def guesses(self, wanted: GuessesOf) -> GuessesOf:
+        """Whose answers are guesses for a request that asks for these.
+
+        Raises:
+            ForbiddenError: This server does not allow it.
+        """
+        if wanted == "tenant" and not self.settings.tenant_guesses:
+            raise ForbiddenError(
+                "this server does not share guesses between requests; leave guesses out, or start it with the setting "
+                "tenant_guesses"
+            )
+        return wanted
 
     def require_model(self, name: str | None) -> None:
         """Refuse a model that is not served.

@@ -62,6 +62,7 @@ class ServerSettings(BaseSettings):
 
     Args:
         model: alias, folder, GGUF file or hub id of the model.
+        drafter: a smaller model that drafts for it in live sessions with editable input; none by default.
         dtype, device, threads, kv_tokens: as for `braid.load` and `braid.Engine`.
         host, port: where it listens; loopback alone by default.
         keys: who may use it; none means everybody who can reach it.
@@ -84,6 +85,11 @@ class ServerSettings(BaseSettings):
         max_rows: rows of a live session.
         max_drafted: tokens that the outputs of a live session may say ahead of a commit, in each draft; 0 reads ahead
             alone.
+        draft_after: seconds without a newer snapshot before they say anything, where the session does not say; reading
+            goes on at once.
+        draft_share: of the time in which nobody waits for an answer, how much drafts may compute, above 0.
+        tenant_guesses: whether a request may ask for guesses from what others with its key were answered; then they may
+            learn from the speed of an answer what that was.
         check_share: of turns that took something over behind an edit, those that are computed again while nobody
             waits, so that the metrics tell how good the estimates of the drift are.
         drain_s: how long answers that are under way may take when the server is told to stop.
@@ -98,6 +104,7 @@ class ServerSettings(BaseSettings):
     file: ClassVar[Mapping[str, Any]] = {}
 
     model: str = "smollm2-135m"
+    drafter: str | None = None
     dtype: str = "auto"
     device: str = "auto"
     threads: _Count | None = None
@@ -125,6 +132,9 @@ class ServerSettings(BaseSettings):
     max_tokens: _Count = 1024
     max_rows: _Count = 100_000
     max_drafted: Annotated[int, Field(ge=0)] = 256
+    draft_after: Annotated[float, Field(ge=0, le=3600)] = 0.15
+    tenant_guesses: bool = False
+    draft_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     check_share: Annotated[float, Field(ge=0, le=1)] = 0.02
     drain_s: Annotated[float, Field(ge=0)] = 20.0
     playground: bool = True

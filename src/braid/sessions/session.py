@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import anyio
 import anyio.lowlevel
@@ -15,15 +15,17 @@ import anyio.to_thread
 from braid.engine.admission import EngineLimits
 from braid.engine.backend import Draft, Dropped, SessionBackend, SessionHandle, SessionLook
 from braid.engine.checking import CHECK_SHARE
-from braid.engine.editable import MOST_DRAFTED, Mode
+from braid.engine.core import GuessesOf
+from braid.engine.editable import DRAFT_AFTER, MOST_DRAFTED, Mode
 from braid.engine.local import LocalBackend
 from braid.engine.loop import EngineLoop
 from braid.engine.metrics import EngineMetrics
 from braid.engine.scheduler import SchedulerPolicy
 from braid.engine.tracing import NO_TRACER, Tracer
-from braid.errors import BraidError, RegimeError, SessionClosedError
+from braid.errors import BraidError, InputError, RegimeError, SessionClosedError
 from braid.model.chat import Chat
 from braid.model.codec import TokenizerCodec
+from braid.model.loading import load
 from braid.model.model import Model
 from braid.sessions.desk import ToolDesk
 from braid.sessions.generate import Result, result_of, with_sampling
@@ -73,7 +75,7 @@ class Engine:
     Args:
         model: From `braid.load`.
         kv_tokens: Tokens that the cache must hold; None takes what the model's context allows, at most 16,384.
-        policy: Of the scheduler: the token budget of a step, the size of chunks, ageing.
+        policy: Of the scheduler: the token budget of a step, the size of chunks, ageing, drafts' share of idle time.
         limits: How many sessions are admitted, how much may wait.
         prefix_share: The largest share of the cache that shared prefixes without a session may hold.
         journal: Where every verb and batch is recorded, so that they can be replayed.
@@ -81,7 +83,13 @@ class Engine:
         tracer: An OpenTelemetry tracer, for a span a step.
         check_share: Of turns of editable input that took something over behind an edit, those that are computed again
             when nobody waits, so that the metrics tell how good the estimates of the drift are; 0 for none.
+        drafter: A smaller model that drafts for this one in editable turns of topologies of views: from `braid.load`,
+            its name, or an engine of one's own on it, which is not shut down with this one. It needs no tokenizer in
+            common; what it drafts is verified, and changes nothing but the time.
     """
+
+    _drafter: Engine | None = None
+    """A smaller model's, if it is shut down with this one."""
 
     def __init__(
         self,
@@ -95,8 +103,13 @@ class Engine:
         metrics: bool = True,
         tracer: Tracer = NO_TRACER,
         check_share: float = CHECK_SHARE,
+        drafter: Engine | Model | str | None = None,
     ) -> None:
         self.model = model
+        if isinstance(drafter, str):
+            drafter = load(drafter)
+        if isinstance(drafter, Model):
+            drafter = self._drafter = Engine(drafter, policy=policy, limits=limits, metrics=False)
         self.local = LocalBackend(model, kv_tokens=kv_tokens, prefix_share=prefix_share)
         """What computes."""
         usage = self.local.usage()
@@ -110,6 +123,7 @@ class Engine:
             metrics=self.metrics,
             tracer=tracer,
             check_share=check_share,
+            drafter=None if drafter is None else drafter.backend,
         )
 
     @classmethod
@@ -138,6 +152,8 @@ class Engine:
         chat: Chat | None = None,
         input: InputRegime | None = None,  # noqa: A002 (it is what one would call it)
         most_drafted: int = MOST_DRAFTED,
+        draft_after: float = DRAFT_AFTER,
+        guesses: GuessesOf = "session",
         template: Template | Mapping[str, Any] | None = None,
     ) -> Session:
         """A session, to be entered with `async with`.
@@ -155,11 +171,19 @@ class Engine:
             input: `live`: what is written is read at once; `editable`: snapshots, whose answer nobody hears before
                 `commit`. None leaves it to each turn's first verb.
             most_drafted: Tokens that the outputs may say ahead of the commit, in each draft; 0 reads ahead alone.
+            draft_after: Seconds without a newer snapshot before they say anything; reading goes on at once.
+            guesses: `tenant` takes answers of other sessions of the same salt that asked for it as guesses, too, and
+                gives them its own. No token changes, but whoever shares the salt may learn from the speed of an answer
+                what others were answered.
             template: What the segments of snapshots are filled into; local ones become inputs of the topology.
 
         Raises:
             TopologyError, CheckpointConflictError, UnsupportedByBackend, InputError
         """
+        if most_drafted < 0 or not draft_after >= 0:
+            raise InputError("most_drafted and draft_after are at least 0")
+        if guesses not in get_args(GuessesOf):
+            raise InputError(f"guesses is {guesses!r}; it is one of {', '.join(get_args(GuessesOf))}")
         chosen = with_sampling(as_topology(topology), sampling)
         fitted = None
         if template is not None:
@@ -174,6 +198,8 @@ class Engine:
             "salt": salt,
             "chat": None if chat is None else chat.to_data(),
             "most_drafted": most_drafted,
+            "draft_after": draft_after,
+            "guesses": guesses,
         }
         self.backend.check(chosen, settings)
         return Session(self.backend, chosen, settings, tools, regime=input, template=fitted)
@@ -194,7 +220,12 @@ class Engine:
         Returns:
             What was left undone, by session; empty when everything was finished.
         """
-        return await self.backend.aclose(drain=drain, timeout_s=timeout_s)
+        try:
+            return await self.backend.aclose(drain=drain, timeout_s=timeout_s)
+        finally:
+            if self._drafter is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._drafter.aclose(drain=False)
 
     async def __aenter__(self) -> Self:
         return self

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from braid.engine.backend import Draw
 from braid.server.openai.replies import ChatChunk, ChatCompletion
 from tests.server.openai.talking import ASKED, client_of, serving, talking
-from tests.server.serving import Serving, null_engine, null_model
+from tests.server.serving import Serving, null_engine, null_model, test_settings
 
 SAID = "Clear, and 21 °C 🌤️. Take a coat."
 WEATHER: dict[str, Any] = {
@@ -80,6 +80,31 @@ def test_a_prediction_saves_forwards_and_changes_no_answer(client: OpenAI, serve
         assert last["usage"]["completion_tokens"] == length
         assert 0 < details["accepted_prediction_tokens"] < length / 2
         assert details["rejected_prediction_tokens"] > 0
+
+
+def test_answers_to_the_same_key_are_guesses_where_server_and_request_allow_it(server: Serving) -> None:
+    wanted = {"braid": {"guesses": "tenant"}}
+    answer = post(server, **wanted)
+    assert answer.status_code == 403
+    assert answer.json()["error"]["param"] == "braid.guesses"
+    settings = test_settings(
+        tenant_guesses=True, keys=[{"key": f"{name}-key-1", "name": name} for name in ("alice", "bobby")]
+    )
+    with Serving(null_engine(script={"output": [SAID]}), settings) as sharing:
+
+        def accepted(key: str, **body: Any) -> int:
+            answer = httpx.post(
+                f"{sharing.base_url}/v1/chat/completions",
+                json={"model": "null", "messages": ASKED, **body},
+                headers={"Authorization": f"Bearer {key}"},
+            ).json()
+            assert answer["choices"][0]["message"]["content"] == SAID
+            return answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"]
+
+        assert accepted("alice-key-1") == accepted("alice-key-1", **wanted) == 0
+        assert accepted("alice-key-1", **wanted) > len(SAID) / 2
+        assert accepted("alice-key-1") == 0
+        assert accepted("bobby-key-1", **wanted) == 0
 
 
 USAGE: dict[bool, dict[str, Any]] = {False: {}, True: {"stream_options": {"include_usage": True}}}

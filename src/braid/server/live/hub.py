@@ -221,6 +221,10 @@ class Hub:
             "salt": caller.salt,
             "chat": _chat(command, topology, tools),
             "most_drafted": most_drafted if command.most_drafted is None else command.most_drafted,
+            "draft_after": service.settings.draft_after
+            if command.draft_after is None
+            else command.draft_after,
+            "guesses": service.guesses(command.guesses),
         }
         self._backend.check(topology, engine)
         settings = {
@@ -239,6 +243,10 @@ class Hub:
     ) -> SessionHandle:
         backend = self._backend
         given = {**settings["engine"], "ledger": list(lines)}
+        if (
+            not self.service.settings.tenant_guesses
+        ):  # which may have been allowed when the session was opened
+            given["guesses"] = "session"
         if any(spec.grammar is not None for spec in topology.streams.values()):
             await anyio.to_thread.run_sync(backend.warm, topology)
         await backend.admit()

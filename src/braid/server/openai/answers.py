@@ -168,6 +168,7 @@ async def answer(service: Service, plan: Plan, tell: Tell, number: int = 0) -> O
             copies=plan.copies,
             chat=conversation.chat,
             salt=plan.salt,
+            guesses=plan.guesses,
         )
     session.max_turns, session.max_rows = 1, plan.max_rows
     reader = _Reader(plan, service)

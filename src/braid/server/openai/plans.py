@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from braid.engine.core import GuessesOf
 from braid.engine.fallback import Decision, fall_back
 from braid.errors import ForbiddenError
 from braid.server.access import Caller
@@ -84,6 +85,7 @@ class Plan:
         logprobs: Whether the odds of tokens are told.
         salt: Whose cache it is.
         max_rows: After which it is cut short.
+        guesses: Whose answers are guesses.
     """
 
     conversation: Conversation
@@ -101,6 +103,7 @@ class Plan:
     """Where falling back to one stream was allowed: whether that was done, and why."""
     prediction: str = ""
     """What the answer is likely to say."""
+    guesses: GuessesOf = "session"
 
     @property
     def told(self) -> dict[str, Any]:
@@ -228,6 +231,11 @@ def chat_plan(
         topology = (
             service.default_topology if options.topology is None else service.topology(options.topology)
         )
+    try:
+        guesses = service.guesses(options.guesses)
+    except ForbiddenError as error:
+        error.param = "braid.guesses"
+        raise
     offered = _offered(tools, choice)
     grammar = _grammar(offered, choice, answer_format, is_single=not is_parallel)
     conversation = spoken(
@@ -259,6 +267,7 @@ def chat_plan(
         "tools" if offered else "response_format",
         decision,
         prediction,
+        guesses,
     )
 
 

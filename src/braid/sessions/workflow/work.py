@@ -159,7 +159,11 @@ class Worker:
                 assert self._engine is not None, "a run without an engine has no such stage"
                 topology, _, _ = stage.served
                 session = self._engine.open(
-                    topology, seed=stage.seed, input="editable", most_drafted=self._most_drafted
+                    topology,
+                    seed=stage.seed,
+                    input="editable",
+                    most_drafted=self._most_drafted,
+                    draft_after=0.0,  # a stage begins when its prompt is stable
                 )
                 progress.session = await session.__aenter__()
             return progress.session
