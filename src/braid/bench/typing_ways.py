@@ -21,7 +21,7 @@ from typing import Any
 
 from braid.bench.typing_machine import Machine
 from braid.engine.conversation import Conversation
-from braid.engine.editable import MOST_DRAFTED, Mode
+from braid.engine.editable import DRAFT_AFTER, MOST_DRAFTED, Mode
 from braid.errors import InputError
 from braid.model.chat import Chat, Message
 from braid.streams.topology import Topology
@@ -136,11 +136,11 @@ class _Snapshots(Way):
         if edit is None:
             is_there = not conversation.turn_is_over
         else:
-            is_there = edit.base is not None and not edit.is_outdated and edit.splicing is None
+            is_there = edit.base is not None and not edit.is_outdated and not edit.splicing.is_pending
         return is_there and not lane.queue and lane.read_text == text
 
     def _open(self, **settings: Any) -> None:
-        super()._open(most_drafted=self._most_drafted, **settings)
+        super()._open(most_drafted=self._most_drafted, draft_after=DRAFT_AFTER, **settings)
 
 
 class _Appending(Way):

@@ -43,20 +43,20 @@ class Wish:
             fault.
         source: A file, for builders that read one.
         wait_k: Segments of the question that have been read when a chat's thought begins.
-        faults: Kinds that audits plant, each as likely as it is often named; those of the split if none is.
         inputs: The streams of a grid that are not learned.
         is_strict: Whether examples with a step that could not be known are left out.
         judge: Of free text.
+        faults: Kinds that audits plant, each as likely as it is often named; those of the split if none is.
     """
 
     seed: int = 0
     split: str = "train"
     source: Path | None = None
     wait_k: int = 1
-    faults: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ("system", "user")
     is_strict: bool = True
     judge: Judge | None = field(default=None, compare=False)
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
