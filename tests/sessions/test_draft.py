@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from braid.engine.conversation import Conversation
 from braid.errors import InputError, SessionClosedError
 from braid.sessions.session import Engine
+from tests.engine.editing.test_editable import TOPOLOGIES, core_for, edited, finish, plain
 from tests.engine.harness import step, stock
-from tests.engine.test_editable import TOPOLOGIES, core_for, edited, finish, plain
 
 pytestmark = pytest.mark.anyio
 

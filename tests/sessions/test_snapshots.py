@@ -18,8 +18,8 @@ from braid.model.chat import Chat
 from braid.sessions.session import Engine, Session
 from braid.sessions.template import Segment, Template
 from braid.streams.topology import Topology
+from tests.engine.editing.test_editable import plain
 from tests.engine.harness import stock
-from tests.engine.test_editable import plain
 
 pytestmark = pytest.mark.anyio
 

@@ -27,8 +27,8 @@ from braid.sessions.snapshots import Snapshots
 from braid.sessions.template import Template, merged
 from braid.streams.topology import Topology
 from tests import fakes
+from tests.engine.editing.test_editable import aloud, check_same, core_for, edited, finish, native, plain
 from tests.engine.harness import codec, step
-from tests.engine.test_editable import aloud, check_same, core_for, edited, finish, native, plain
 
 DOCUMENT = Template.of(
     {

@@ -14,7 +14,7 @@ from braid.bench.typing_figures import figures_of
 from braid.bench.typing_live import LIVE_WAYS, run_live
 from braid.bench.typing_llama import LlamaServer
 from braid.bench.typing_paying import bench_paying
-from braid.engine.editable import Mode
+from braid.engine.editing.editable import Mode
 from braid.errors import InputError
 from braid.model.model import Model
 from braid.streams.topology import Topology

@@ -22,7 +22,7 @@ from braid.bench.traces import Trace
 from braid.bench.typing import ANSWER_TOKENS, WARM_UP, kv_tokens_for, ordered_ways, sized
 from braid.bench.typing_machine import CountingBackend
 from braid.bench.typing_turns import Part, Turn, TypingRun, parts_of, turn_of
-from braid.engine.editable import Mode
+from braid.engine.editing.editable import Mode
 from braid.engine.loop import EngineLoop
 from braid.errors import InputError, SessionClosedError
 from braid.model.chat import Chat, Message

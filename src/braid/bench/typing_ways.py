@@ -21,7 +21,7 @@ from typing import Any
 
 from braid.bench.typing_machine import Machine
 from braid.engine.conversation import Conversation
-from braid.engine.editable import DRAFT_AFTER, MOST_DRAFTED, Mode
+from braid.engine.editing.editable import DRAFT_AFTER, MOST_DRAFTED, Mode
 from braid.errors import InputError
 from braid.model.chat import Chat, Message
 from braid.streams.topology import Topology

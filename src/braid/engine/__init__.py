@@ -6,6 +6,8 @@
     loop          the engine by itself, in a thread of its own
     backend       what is asked of whoever computes; `local` is ours
     journal       the event log, which can be replayed
+    editing       input that may still change
+    guessing      what may come next, verified several tokens at a time
 
 Nothing here but `local` knows tensors.
 """

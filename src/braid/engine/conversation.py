@@ -4,7 +4,7 @@
     demand()                     what it could do next, for the scheduler
     prepare(grant)               takes from the queues what enters the next rows, records them, says what to compute
     advance(answers)             gives every lane that was asked its next token, or silence
-    step_ahead()                 enters the next rows, too, where they were computed already, see `braid.engine.ahead`
+    step_ahead()                 enters the next rows, too, where they were computed already, see `guessing.ahead`
 
 A verb takes effect in the next row. `prepare` asks the backend for room before it changes anything: when there is
 none it raises, and the same call succeeds later.
@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from braid.engine.ahead import LEAST_AHEAD, MOST_AHEAD, BooksOnly, StepAhead, look_ahead
 from braid.engine.backend import (
     PREAMBLE,
     Answer,
@@ -43,20 +42,21 @@ from braid.engine.backend import (
     Trim,
     closer_of,
 )
-from braid.engine.editable import MOST_DRAFTED, Counts, EditableTurn, Mode
-from braid.engine.facts import changes_a_fact
-from braid.engine.guesses import Cursor, Guesses
-from braid.engine.history import told_history
+from braid.engine.editing.editable import MOST_DRAFTED, Counts, EditableTurn, Mode
+from braid.engine.editing.facts import changes_a_fact
+from braid.engine.editing.history import told_history
+from braid.engine.editing.splicing import Part, needs_of
+from braid.engine.editing.taken import Shape, Taken, shape_of
+from braid.engine.guessing.ahead import LEAST_AHEAD, MOST_AHEAD, BooksOnly, StepAhead, look_ahead
+from braid.engine.guessing.guesses import Cursor, Guesses
 from braid.engine.lanes import RANKS, InputLane, OutputLane, Waiting
 from braid.engine.policy import Backlog, RowPlan, next_rows
 from braid.engine.record import LedgerLine, News, Record, as_event
 from braid.engine.restore import Refilling
 from braid.engine.rowmaker import NextRows, RowMaker
 from braid.engine.scheduler import Demand, Grant
-from braid.engine.splicing import Part, needs_of
 from braid.engine.stage import Stage
 from braid.engine.starts import Predicate, is_unread, num_entered, require_supported, why_start
-from braid.engine.taken import Shape, Taken, shape_of
 from braid.errors import (
     BraidError,
     ContextOverflowError,
@@ -78,8 +78,8 @@ from braid.streams.topology import Topology
 from braid.streams.transcript import Transcript
 
 if TYPE_CHECKING:
+    from braid.engine.guessing.shared_guesses import SharedGuesses
     from braid.engine.ledger import Ledger
-    from braid.engine.shared_guesses import SharedGuesses
 
 __all__ = ["EVERYTHING", "Conversation", "Unanswered"]
 

@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from braid.engine.backend import Backend, Item, ItemResult, Op, Recall
-from braid.engine.checking import CHECK_SHARE, HARMLESS, Checks
 from braid.engine.conversation import DRIFT_BOUND, EVERYTHING, Conversation
-from braid.engine.editable import MOST_DRAFTED
+from braid.engine.editing.checking import CHECK_SHARE, HARMLESS, Checks
+from braid.engine.editing.editable import MOST_DRAFTED
+from braid.engine.guessing.shared_guesses import SharedGuesses
 from braid.engine.journal import Journal
 from braid.engine.lanes import Waiting
 from braid.engine.ledger import Ledger, Line, lead_through
 from braid.engine.metrics import EngineMetrics, StepFigures
 from braid.engine.pace import DraftPace
 from braid.engine.scheduler import Demand, Grant, Scheduler, SchedulerPolicy
-from braid.engine.shared_guesses import SharedGuesses
 from braid.engine.starts import Predicate
 from braid.engine.tracing import NO_TRACER, Tracer
 from braid.errors import BraidError, EngineError, InputError, PoolFullError
@@ -165,7 +165,7 @@ class EngineCore:
             topology, seed, copies, forces_answers, predicates, salt, max_queued, chat, most_drafted, draft_after,
                 drift_bound: As for `Conversation`.
             guesses: `tenant` takes the answers of other sessions of the same salt that asked for it as guesses, and
-                gives them its own; see `braid.engine.shared_guesses`.
+                gives them its own; see `braid.engine.guessing.shared_guesses`.
             ledger: The lines of its ledger so far, none for a new session; None keeps no ledger. Of one that goes on,
                 the news begins with all that happened since it was opened.
             now: The moment, on the engine's clock, in seconds.

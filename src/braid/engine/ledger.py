@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from braid.engine.backend import Answer, Backend, Capabilities, ModelCard, Op, Recall, Usage
 from braid.engine.conversation import Conversation, Unanswered
-from braid.engine.history import enter, spelled
+from braid.engine.editing.history import enter, spelled
 from braid.engine.record import LedgerLine
 from braid.engine.scheduler import Grant
 from braid.errors import BraidError, PoolFullError, TranscriptCorruptError
@@ -36,7 +36,7 @@ from braid.streams.topology import Topology
 if TYPE_CHECKING:
     from braid.engine.backend import Item, ItemResult
     from braid.engine.conversation import Apply
-    from braid.engine.editable import EditableTurn
+    from braid.engine.editing.editable import EditableTurn
 
 __all__ = ["Ledger", "Line", "lead_through"]
 

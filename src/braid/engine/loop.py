@@ -25,10 +25,10 @@ import anyio
 
 from braid.engine.admission import Admission, EngineLimits
 from braid.engine.backend import Backend, Capabilities, Dropped, Op, SessionBackend
-from braid.engine.checking import CHECK_SHARE
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore, as_braid_error
-from braid.engine.drafter import CONCERNING, Drafter
+from braid.engine.editing.checking import CHECK_SHARE
+from braid.engine.guessing.drafter import CONCERNING, Drafter
 from braid.engine.journal import Journal
 from braid.engine.ledger import lead_through
 from braid.engine.mailbox import Bell
@@ -90,7 +90,7 @@ class EngineLoop:
         policy: Of the scheduler.
         limits: How much it takes on.
         journal, metrics, tracer, check_share: As for `EngineCore`.
-        drafter: The engine of a smaller model, which drafts for the sessions of this one; see `braid.engine.drafter`.
+        drafter: The engine of a smaller model, which drafts for this one; see `braid.engine.guessing.drafter`.
     """
 
     def __init__(

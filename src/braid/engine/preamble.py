@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
 
-from braid.engine.diff import common_prefix
+from braid.engine.editing.diff import common_prefix
 from braid.model.chat import Chat, ChatFormat, Message
 from braid.model.codec import TokenizerCodec
 from braid.streams.stream_spec import StreamSpec

@@ -14,9 +14,9 @@ import anyio.to_thread
 
 from braid.engine.admission import EngineLimits
 from braid.engine.backend import Draft, Dropped, SessionBackend, SessionHandle, SessionLook
-from braid.engine.checking import CHECK_SHARE
 from braid.engine.core import GuessesOf
-from braid.engine.editable import DRAFT_AFTER, MOST_DRAFTED, Mode
+from braid.engine.editing.checking import CHECK_SHARE
+from braid.engine.editing.editable import DRAFT_AFTER, MOST_DRAFTED, Mode
 from braid.engine.local import LocalBackend
 from braid.engine.loop import EngineLoop
 from braid.engine.metrics import EngineMetrics

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from braid.engine.editable import MOST_DRAFTED
+from braid.engine.editing.editable import MOST_DRAFTED
 from braid.errors import WorkflowError
 from braid.sessions.workflow.draw import mermaid
 from braid.sessions.workflow.stages import Function, Stage

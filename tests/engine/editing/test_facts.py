@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from braid.engine.facts import changes_a_fact
+from braid.engine.editing.facts import changes_a_fact
 
 EDITS: list[dict[str, Any]] = [
     json.loads(line)

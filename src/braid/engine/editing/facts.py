@@ -7,7 +7,7 @@ The facts of both texts are read by rules and compared kind by kind, in their or
 written in another way, is no change. The words that came and went are looked at for contrasts (`before`, `after`).
 The rules know English words; names, numbers and references they know in any script. They are cautious: a word that
 takes another's place changes a fact (of kind `content`), unless the two are known to mean the same or one is the other
-misspelt, because a false alarm costs a forward and a miss a wrong answer. `tests/engine/fact_edits.jsonl` has the
+misspelt, because a false alarm costs a forward and a miss a wrong answer. `tests/engine/editing/fact_edits.jsonl` has
 edits by which they are measured.
 """
 
@@ -21,9 +21,9 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Literal
 
-from braid.engine.diff import common_prefix, common_suffix, edits
-from braid.engine.fact_forms import CONTRACTIONS, NUMBERS, UNITS
-from braid.engine.fact_words import CONTRASTS, EMPTY, NEGATIONS, RESTRICTIONS, SYNONYMS, stem
+from braid.engine.editing.diff import common_prefix, common_suffix, edits
+from braid.engine.editing.fact_forms import CONTRACTIONS, NUMBERS, UNITS
+from braid.engine.editing.fact_words import CONTRASTS, EMPTY, NEGATIONS, RESTRICTIONS, SYNONYMS, stem
 
 __all__ = ["FactChange", "FactKind", "changes_a_fact"]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braid.engine.guesses import START, Guesses, SuffixAutomaton
+from braid.engine.guessing.guesses import START, Guesses, SuffixAutomaton
 from braid.errors import InputError
 
 few_kinds = st.lists(st.integers(0, 2), max_size=14)

@@ -23,13 +23,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from braid.engine.backend import Backend, Close, Item, ItemResult, Keep, Op, Recall
-from braid.engine.history import standing_on
+from braid.engine.editing.history import standing_on
 from braid.engine.scheduler import Grant
 from braid.errors import InputError
 
 if TYPE_CHECKING:
     from braid.engine.conversation import Apply, Conversation
-    from braid.engine.editable import EditableTurn
+    from braid.engine.editing.editable import EditableTurn
     from braid.engine.metrics import EngineMetrics
 
 __all__ = ["CHECK_SHARE", "Checks"]

@@ -29,8 +29,17 @@ from braid.model.chat import Chat
 from braid.model.codec import TokenizerCodec
 from braid.model.model import Model
 from braid.streams.topology import Topology
+from tests.engine.editing.test_editable import (
+    aloud,
+    check_same,
+    core_for,
+    edited,
+    finish,
+    native,
+    plain,
+    rows_of,
+)
 from tests.engine.harness import step, stock
-from tests.engine.test_editable import aloud, check_same, core_for, edited, finish, native, plain, rows_of
 from tests.engine.witness import TOLERANCE, WitnessCore, drive, state_of, told
 from tests.fakes import byte_tokenizer
 from tests.model.networks import network

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from braid.engine.backend import Item, ItemResult, Op, Splice
-from braid.engine.checking import Checks
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
+from braid.engine.editing.checking import Checks
 from braid.engine.journal import Journal, replay
 from braid.engine.local import LocalBackend
 from braid.engine.loop import EngineLoop
@@ -19,10 +19,10 @@ from braid.errors import InputError
 from braid.sessions.generate import ALONE
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology
+from tests.engine.editing.test_editable import aloud, plain
+from tests.engine.editing.test_splicing import prose
 from tests.engine.harness import stock
 from tests.engine.live import engine_threads, eventually
-from tests.engine.test_editable import aloud, plain
-from tests.engine.test_splicing import prose
 
 TEXT = prose(random.Random(3), 260)
 EDITED = TEXT[:40] + "X" + TEXT[40:150] + "YZ" + TEXT[150:]

@@ -7,7 +7,7 @@
 What a committed turn becomes is by construction what a session becomes that is told the committed text at once. A
 draft is exactly that session, run early; taking it back means: a double of how the session stood before the turn is
 told the new text, and led through the steps of the old run as long as they are the same; the cache forgets the rest.
-What was said in a draft that was taken back is remembered as a guess, see `braid.engine.ahead`.
+What was said in a draft that was taken back is remembered as a guess, see `braid.engine.guessing.ahead`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from braid.engine.ahead import BooksOnly
 from braid.engine.backend import Answer
-from braid.engine.diff import common_prefix
-from braid.engine.history import History, Standing, stand_on
+from braid.engine.editing.diff import common_prefix
+from braid.engine.editing.history import History, Standing, stand_on
+from braid.engine.editing.splicing import Splicer
+from braid.engine.editing.taken import Shape, Taken, shape_of
+from braid.engine.guessing.ahead import BooksOnly
 from braid.engine.scheduler import Grant
-from braid.engine.splicing import Splicer
-from braid.engine.taken import Shape, Taken, shape_of
 from braid.streams.events import Reuse
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from braid.checks.subject import RecordingCore
 from braid.engine.conversation import Conversation
+from braid.engine.guessing.shared_guesses import SharedGuesses
 from braid.engine.journal import Journal, replay
 from braid.engine.record import LedgerLine
 from braid.engine.scheduler import SchedulerPolicy
-from braid.engine.shared_guesses import SharedGuesses
 from braid.errors import InputError
 from braid.streams.topology import Topology
+from tests.engine.editing.test_editable import TOPOLOGIES, core_for, finish, plain, rows_of
 from tests.engine.harness import step
-from tests.engine.test_editable import TOPOLOGIES, core_for, finish, plain, rows_of
 
 TEXTS = ("Say it.", "Say it!", "Say more, please.", "What is it?")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braid.engine.diff import Edit, apply, common_prefix, common_suffix, edits, matching_blocks
+from braid.engine.editing.diff import Edit, apply, common_prefix, common_suffix, edits, matching_blocks
 
 tokens = st.lists(st.integers(0, 3), max_size=40)
 

@@ -22,9 +22,9 @@ from braid.sessions.session import Engine, Session
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import Topology
 from braid.testing import NullBackend, NullModel
+from tests.engine.editing.test_editable import TOPOLOGIES, plain
 from tests.engine.harness import SILENCE, codec, stock
 from tests.engine.live import engine_threads, eventually, rows, views
-from tests.engine.test_editable import TOPOLOGIES, plain
 
 pytestmark = pytest.mark.anyio
 

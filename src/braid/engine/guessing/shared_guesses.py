@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from braid.engine.guesses import Cursor, LaneDrafts, SuffixAutomaton
+from braid.engine.guessing.guesses import Cursor, LaneDrafts, SuffixAutomaton
 
 __all__ = ["LEAST_SHARED", "MOST_SALTS", "MOST_TOKENS", "MOST_TOKENS_IN_ALL", "SharedGuesses"]
 

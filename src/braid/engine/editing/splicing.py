@@ -22,13 +22,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from braid.engine.diff import Block, matching_blocks
+from braid.engine.editing.diff import Block, matching_blocks
+from braid.engine.editing.taken import Taken, shape_of
 from braid.engine.scheduler import Grant
-from braid.engine.taken import Taken, shape_of
 
 if TYPE_CHECKING:
     from braid.engine.conversation import Conversation
-    from braid.engine.editable import EditableTurn
+    from braid.engine.editing.editable import EditableTurn
     from braid.engine.lanes import Waiting
 
 __all__ = ["EDGE", "LEAST_SPLICE", "WINDOWS", "Part", "Region", "Splicer", "regions_of"]
