@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from braid.checks.subject import RecordingCore
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
+from braid.engine.guessing.ahead import MOST_AHEAD
 from braid.engine.record import LedgerLine
 from braid.errors import ContextOverflowError, EditAfterConsumed, EmptyInputError, RegimeError
 from braid.streams.sampling import SamplingSpec
@@ -377,6 +378,32 @@ def test_many_drafts_in_a_small_pool_lose_nothing() -> None:
         found = sessions[number].transcript
         assert [row.cells for row in found.rows] == [row.cells for row in expected.transcript.rows]
     assert all(conversation.turn == 1 for conversation in sessions)
+
+
+@pytest.mark.parametrize("mode", ["exact", "repair", "reuse"])
+def test_a_session_that_is_edited_stays_within_its_bound(mode: str) -> None:
+    """Twice its longest input, its draft, what is ahead of one forward, and the template; whole pages of each span."""
+    rng = random.Random(mode)
+    topology, most_drafted = plain(), 9
+    core = core_for(topology, kv_tokens=8192)
+    conversation = core.open(topology, seed=9, most_drafted=most_drafted, drift_bound=9.0)
+    text, longest, peak = LONG, 0, 0
+    for _ in range(30):
+        for _ in range(rng.randint(1, 3)):
+            text = edited(rng, text)
+        longest = max(longest, len(core.model.codec.encode(text)[0]))
+        core.do(conversation, "snapshot", {"user": text}, mode)
+        for _ in range(rng.choice((0, 1, 3, 9))):
+            step(core, conversation)
+            peak = max(peak, core.cache.pool.num_used)
+    core.do(conversation, "commit")
+    finish(core, conversation)
+    assert conversation.stage.preamble is not None
+    template = 64 + len(conversation.stage.preamble.wanted_ids)
+    num_spans, page_size = 4, core.cache.pool.page_size
+    bound = template + 2 * longest + most_drafted + MOST_AHEAD
+    assert peak <= bound // page_size + num_spans
+    assert peak > longest // page_size
 
 
 def test_drafts_leave_the_steps_to_those_who_wait() -> None:
