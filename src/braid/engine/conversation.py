@@ -584,6 +584,8 @@ class Conversation:
             return
         self._restart_draft()
         self.edit = None
+        if self._in_turn:  # as after a chat request, whose answer is complete before its turn is over
+            self._note_answers()
         self.is_closed = True
         for lane in self.stage.outputs:
             self.record.send(lane, lane.rest())
@@ -1187,6 +1189,10 @@ class Conversation:
                 for lane in self.stage.outputs
             }
 
+    def _note_answers(self) -> None:
+        """What was said in this turn may be a guess for sessions of the same salt."""
+        self.answered = [] if self.shared is None else [cursor.said for cursor in self._cursors.values()]
+
     def disturb(self) -> None:
         """A verb has come during a forward: what that has computed ahead may not come."""
         self._is_disturbed = True
@@ -1559,7 +1565,7 @@ class Conversation:
     def _end_turn(self) -> None:
         reuse = self.finished = None if self._counted is None else self._counted.told()
         self._in_turn = self._is_edited = False
-        self.answered = [] if self.shared is None else [cursor.said for cursor in self._cursors.values()]
+        self._note_answers()
         self.record.turn(self.turn, reuse)
         self.turn += 1
         for lane in self.stage.inputs:

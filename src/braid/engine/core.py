@@ -280,7 +280,13 @@ class EngineCore:
         """Whether a forward of sessions is under way."""
         return self._is_computing and not self._is_checking
 
+    def _share_answers(self, conversation: Conversation) -> None:
+        for tokens in conversation.answered:
+            self.shared.add(conversation.salt, tokens)
+        conversation.answered = []
+
     def _forget(self, conversation: Conversation) -> None:
+        self._share_answers(conversation)
         self.conversations.pop(conversation.number, None)
         self._last_worked.pop(conversation.number, None)
         self._deferred.discard(conversation.number)
@@ -401,9 +407,7 @@ class EngineCore:
                 if self.metrics is not None:
                     self.metrics.committed(conversation.finished)
                 conversation.finished = None
-            for tokens in conversation.answered:
-                self.shared.add(conversation.salt, tokens)
-            conversation.answered = []
+            self._share_answers(conversation)
             if demand is not None:
                 demands.append(demand)
                 by_number[demand.session] = conversation
