@@ -1045,6 +1045,11 @@ class Conversation:
         self._apply([Stash(self.number, label) for label in labels])
         self._has_stash = True
 
+    @property
+    def has_stash(self) -> bool:
+        """Whether anything is put aside."""
+        return self._has_stash
+
     def forget_stashed(self) -> None:
         """Let go of what was put aside."""
         if self._has_stash:

@@ -338,26 +338,28 @@ def test_a_region_that_has_drifted_too_far_is_computed_and_the_others_are_not() 
     watched.check_places({"user": changed})
 
 
-def test_the_estimate_adds_up_what_was_taken_over_before() -> None:
+def test_the_estimate_adds_up_regions_and_not_the_keys_of_one_change() -> None:
     rng = random.Random(7)
     text = prose(rng, 400)
     changed = text[:40] + "X" + text[40:200] + "Y" + text[200:]
-    watched = Watched(bound=0.35)
+    watched = Watched(bound=0.25)
     watched.core.recording.deviation = lambda *_: 0.1  # pyright: ignore[reportAttributeAccessIssue]
     watched.snapshot(text)
     watched.snapshot(changed)
     counts = watched.conversation.counts
     assert counts is not None
     assert counts.drift == pytest.approx(0.2)
-    watched.snapshot("Z" + changed)
-    assert counts.drift == pytest.approx(0.3), "one more on what had drifted by two"
-    assert len(watched.spliced) == 3
-    watched.snapshot("W" + "Z" + changed)
-    assert counts.drift is None, "a fourth would be too much: all is computed"
+    for typed in ("Z", "ZZ", "ZZZ", "ZZZZ"):
+        watched.snapshot(typed + changed)
+        assert counts.drift == pytest.approx(0.2), "it is compared with what was put aside before all keys"
+    assert not counts.fallbacks
+    further = "ZZZZ" + changed[:320] + "Q" + changed[320:]
+    watched.snapshot(further)
     assert counts.fallbacks == 1
+    assert counts.drift is None, "a third region would be too much on what is kept before it: all is computed"
     watched.commit()
     finish(watched.core, watched.conversation)
-    check_same(watched.core, watched.conversation, *fresh(plain(), {"user": "WZ" + changed}))
+    check_same(watched.core, watched.conversation, *fresh(plain(), {"user": further}))
 
 
 def test_what_was_taken_over_before_an_edit_is_computed_when_it_alone_has_drifted_too_far() -> None:
@@ -399,11 +401,15 @@ def test_where_there_is_no_room_beside_what_was_put_aside_all_is_computed(is_com
     assert watched.tokens("user") == changed
 
 
-def test_what_was_put_aside_is_let_go_as_soon_as_all_is_taken_over() -> None:
+def test_what_was_put_aside_is_let_go_when_the_turn_is_told() -> None:
     rng = random.Random(10)
     text = prose(rng, 300)
     watched = Watched()
     watched.snapshot(text)
     watched.snapshot("X" + text[:150] + "Y" + text[150:])
     assert len(watched.spliced) == 2
-    assert not watched.core.recording.sessions[watched.conversation.number].stashed
+    spans = watched.core.recording.sessions[watched.conversation.number]
+    assert spans.stashed
+    watched.commit()
+    finish(watched.core, watched.conversation)
+    assert not spans.stashed

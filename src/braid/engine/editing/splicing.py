@@ -11,8 +11,9 @@ are compared with what they were. If they have drifted little, the tokens up to 
 the window is made longer, and at last they are computed. What was taken over before, in this run or in the older one,
 has drifted already: the estimate adds that up.
 
-What the older run held is put aside when the input changes, and stays there until the last region is done, also when
-newer snapshots come meanwhile: they are compared with what was put aside, not with what has been computed since.
+What the older run held is put aside when the input changes, and stays there until the turn is released or a run takes
+nothing over: newer snapshots are compared with what was put aside, not with what was taken over from it. So the drift
+of a word that is changed key by key is that of one change, and not of as many as there were keys.
 """
 
 from __future__ import annotations
@@ -164,10 +165,12 @@ class Splicer:
         turn, conversation = self._turn, self._conversation
         coming = twin.coming(Grant(twin.number, 1 << 30, True), now)
         if not conversation.can_splice or coming.rows is None or not coming.rows.burst:
-            self.forget()
+            self._regions.clear()
             return
-        is_fresh = not self.is_pending
+        # Of a run that has taken something over, the one that it was taken from is closer to what is right.
+        is_fresh = not self.is_pending and not (conversation.has_stash and turn.has_taken_over)
         if is_fresh:
+            conversation.forget_stashed()
             self._stashed = [token for step in turn.steps for token in step.shape.inputs]
             self._stashed_drift = turn.drift
         done = [token for step in led for token in step.shape.inputs]
@@ -177,9 +180,7 @@ class Splicer:
         # In the last row outputs are asked, so that its tokens are computed.
         stop = len(done) + coming.rows.num_burst
         regions = regions_of(self._places(), blocks, len(done), stop, window)
-        if not regions:
-            self.forget()
-        elif is_fresh:
+        if regions and is_fresh:
             conversation.stash(list(dict.fromkeys(label for label, _ in self._stashed)))
         self._regions = deque(regions)
         self._led_drift = max((step.drift or 0.0 for step in led), default=0.0)
@@ -230,8 +231,6 @@ class Splicer:
         grant = Grant(conversation.number, len(region.rest), False)
         self._regions.popleft()
         self._turn.took(Taken(shape, grant, now, 0, drift=carried + found, repaired=region.window), over=True)
-        if not self._regions:
-            conversation.forget_stashed()
         if conversation.ledger is not None:  # to whoever follows it, these are rows as any others
             conversation.ledger.spliced(grant)
         return read
@@ -252,14 +251,12 @@ class Splicer:
         turn.is_not_reused(num_rest)
         if self._regions:
             self._regions[0].before += num_rest
-        else:
-            self._conversation.forget_stashed()
         if is_carried and self._led_drift > 0:
             turn.compute_all()
 
     def give_up(self) -> bool:
         """Compute all that is still to be taken over, and let go of what was put aside; returns whether it was any."""
-        if not self._regions:
+        if not self._regions and not self._conversation.has_stash:
             return False
         self._turn.counts.fallbacks += len(self._regions)
         self._turn.is_not_reused(self.num_pending)
