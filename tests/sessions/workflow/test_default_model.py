@@ -46,7 +46,8 @@ def keystrokes(rng: random.Random, text: str) -> list[tuple[float, str]]:
 
 @pytest.mark.slow
 def test_typed_input_is_answered_in_half_the_time(smollm2: Model, capsys: pytest.CaptureFixture[str]) -> None:
-    torch.set_num_threads(1)  # with two on two cores, the event loop takes one from under the engine's forwards
+    # With two on two cores, the event loop takes one from under the engine's forwards.
+    torch.set_num_threads(1)
     workflow = three_stages()
     rng = random.Random(6)
     shares: list[float] = []
