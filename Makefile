@@ -19,6 +19,7 @@ BRAID := $(BIN)/braid
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
           $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 PYTEST = $(BIN)/python -m pytest
+SHARED = -n $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo model test coverage slow reproduce lint format types contracts docs clean
@@ -55,10 +56,10 @@ model: $(VENV)/.base ## fetch and convert the default model, once
 	@$(BIN)/python -c "from braid.model.loading import ensure_local; ensure_local('smollm2-135m')"
 
 test: $(VENV)/.dev model ## run the tests, those of the default model included
-	$(PYTEST) -n $(JOBS) --dist loadfile
+	$(PYTEST) $(SHARED)
 
 coverage: $(VENV)/.dev model ## the same, and say which lines no test reaches; a third slower
-	$(PYTEST) -n $(JOBS) --dist loadfile --cov=braid --cov-report=term:skip-covered
+	$(PYTEST) $(SHARED) --cov=braid --cov-report=term:skip-covered
 
 slow: $(VENV)/.dev model ## run the tests that take minutes
 	$(PYTEST) -m "slow and not gpu" --timeout=3600

@@ -234,7 +234,8 @@ class Conversation:
         self.most_drafted = most_drafted
         self.draft_after = draft_after
         self.drift_bound = drift_bound
-        self._has_stash = False
+        self.has_stash = False
+        """Whether anything is put aside."""
         self.put_off: list[tuple[str, str | None]] = []
         """Verbs that came between a commit and its release, and follow it."""
         self.needs_ground = False
@@ -668,9 +669,8 @@ class Conversation:
         self.record.rewrite(twin.record)
         self._rows = RowMaker(self.stage, self.record, self._draw)
         self._ahead, self._coming = [], None
-        self._path = self._to_keep = (
-            None  # what other sessions may share is told from the rows that were taken back
-        )
+        # What other sessions may share is told from the rows that were taken back.
+        self._path = self._to_keep = None
         held = self.held_by_span()
         self.forget({span: held[span] for span in ahead if span in held})
 
@@ -1043,18 +1043,13 @@ class Conversation:
     def stash(self, labels: Sequence[str]) -> None:
         """Have what inputs hold put aside."""
         self._apply([Stash(self.number, label) for label in labels])
-        self._has_stash = True
-
-    @property
-    def has_stash(self) -> bool:
-        """Whether anything is put aside."""
-        return self._has_stash
+        self.has_stash = True
 
     def forget_stashed(self) -> None:
         """Let go of what was put aside."""
-        if self._has_stash:
+        if self.has_stash:
             self._apply([Stash(self.number, None)])
-        self._has_stash = False
+        self.has_stash = False
 
     def take_over(self, parts: Sequence[Part]) -> tuple[Shape, list[Waiting]]:
         """Enter the next input tokens, and have the cache take them over from what was put aside.

@@ -35,7 +35,7 @@ from braid.engine.tracing import NO_TRACER, Tracer
 from braid.errors import BraidError, EngineError, InputError, PoolFullError
 from braid.streams.topology import Topology
 
-__all__ = ["EngineCore", "GuessesOf", "StepReport"]
+__all__ = ["EngineCore", "GuessesOf", "StepReport", "require_guesses_of"]
 
 GuessesOf = Literal["session", "tenant"]
 """Whose earlier answers are guesses: the session's own drafts alone, or those that its salt was given, too."""
@@ -173,8 +173,7 @@ class EngineCore:
         Raises:
             TranscriptCorruptError: The lines are damaged, or of another model.
         """
-        if guesses not in get_args(GuessesOf):
-            raise InputError(f"guesses is {guesses!r}; it is one of {', '.join(get_args(GuessesOf))}")
+        require_guesses_of(guesses)
         with self.lock:
             number = self._next_number
             settings: dict[str, Any] = {
@@ -500,9 +499,8 @@ class EngineCore:
                         report.failures.append((conversation, error))
                 continue
             except Exception as error:  # noqa: BLE001 (a predicate may be asked here, too)
-                if (
-                    not conversation.rest_draft()
-                ):  # of a draft it is raised after the commit, if it comes to that
+                # Of a draft it is raised after the commit, if it comes to that.
+                if not conversation.rest_draft():
                     report.failures.append((conversation, as_braid_error(error)))
                 continue
             if made is None:
@@ -707,6 +705,16 @@ class EngineCore:
                 if conversation is not None and conversation.ledger is not None:
                     conversation.ledger.recalled.append(answer)
         return answers
+
+
+def require_guesses_of(whose: GuessesOf) -> None:
+    """Refuse what is no choice of guesses.
+
+    Raises:
+        InputError
+    """
+    if whose not in get_args(GuessesOf):
+        raise InputError(f"guesses is {whose!r}; it is one of {', '.join(get_args(GuessesOf))}")
 
 
 def _count(figures: StepFigures, conversation: Conversation, item: Item, num_read: int) -> None:

@@ -315,11 +315,10 @@ class _Script:
                 conversation.advance([_read(answer) for answer in cast("list[list[Any]]", answers)])
                 conversation.keep_prefixes()
             case ["history", int(num_held)]:
-                edit, preamble = conversation.edit, conversation.stage.preamble
+                edit = conversation.edit
                 assert edit is not None
                 assert edit.history is not None
-                assert preamble is not None
-                conversation.stage.preamble = edit.history.preamble.with_cache_of(preamble)
+                edit.history.put_before(conversation)
                 enter(conversation, num_held)
             case ["held", int(num_held)]:
                 enter(conversation, num_held)

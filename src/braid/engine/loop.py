@@ -216,9 +216,8 @@ class EngineLoop:
             hold=lambda: self.core.do(conversation, "await_result"),
         )
         if self._drafter is not None and not conversation.is_closed:
-            for lane in conversation.stage.open_outputs()[
-                :1
-            ]:  # so that guesses are followed from the beginning
+            # One suggestion, of nothing, so that guesses are followed from the beginning.
+            for lane in conversation.stage.open_outputs()[:1]:
                 self.core.do(conversation, "suggest", lane.label, "", False)
         seat.worked_at = self.now()
         self._admission.take()

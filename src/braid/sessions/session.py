@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
 import anyio.lowlevel
@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from braid.engine.admission import EngineLimits
 from braid.engine.backend import Draft, Dropped, SessionBackend, SessionHandle, SessionLook
-from braid.engine.core import GuessesOf
+from braid.engine.core import GuessesOf, require_guesses_of
 from braid.engine.editing.checking import CHECK_SHARE
 from braid.engine.editing.editable import DRAFT_AFTER, MOST_DRAFTED, Mode
 from braid.engine.local import LocalBackend
@@ -182,8 +182,7 @@ class Engine:
         """
         if most_drafted < 0 or not draft_after >= 0:
             raise InputError("most_drafted and draft_after are at least 0")
-        if guesses not in get_args(GuessesOf):
-            raise InputError(f"guesses is {guesses!r}; it is one of {', '.join(get_args(GuessesOf))}")
+        require_guesses_of(guesses)
         chosen = with_sampling(as_topology(topology), sampling)
         fitted = None
         if template is not None:

@@ -89,6 +89,11 @@ def rows_of(conversation: Conversation) -> list[str]:
     return [str(entry) for entry in conversation.transcript.entries if "prefill" not in str(entry)[:60]]
 
 
+def lines_from(conversation: Conversation) -> list[Any]:
+    """What has been written to its ledger since the last call."""
+    return [news.line for news in conversation.take_news() if isinstance(news, LedgerLine)]
+
+
 def fresh(topology: Topology, texts: dict[str, str], turns: int = 1) -> tuple[RecordingCore, Conversation]:
     core = core_for(topology)
     conversation = core.open(topology, seed=9)
@@ -327,7 +332,7 @@ def test_a_committed_turn_outlives_the_process(name: str, seed: int) -> None:
     lines: list[Any] = []
 
     def hear() -> None:
-        lines.extend(news.line for news in conversation.take_news() if isinstance(news, LedgerLine))
+        lines.extend(lines_from(conversation))
 
     for text in ("So", "So it go", "So it goes."):
         core.do(conversation, "snapshot", {"user": text})
@@ -507,10 +512,6 @@ def test_a_stream_that_is_closed_leaves_the_turn() -> None:
     core.do(conversation, "rollback")
     core.step([conversation])
     assert conversation.edit is None
-
-
-def lines_from(conversation: Conversation) -> list[Any]:
-    return [news.line for news in conversation.take_news() if isinstance(news, LedgerLine)]
 
 
 @pytest.mark.parametrize("mode", ["exact", "repair"])

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from braid.checks.subject import RecordingCore
 from braid.engine.backend import PREAMBLE
 from braid.engine.conversation import Conversation
-from braid.engine.record import LedgerLine
 from braid.engine.scheduler import SchedulerPolicy
 from braid.errors import (
     BraidError,
@@ -35,6 +34,7 @@ from tests.engine.editing.test_editable import (
     core_for,
     edited,
     finish,
+    lines_from,
     native,
     plain,
     rows_of,
@@ -258,7 +258,7 @@ def test_a_committed_conversation_outlives_the_process(name: str, seed: int) -> 
     lines: list[Any] = []
 
     def hear() -> None:
-        lines.extend(news.line for news in conversation.take_news() if isinstance(news, LedgerLine))
+        lines.extend(lines_from(conversation))
 
     messages = of("Hi.", "Yes?", "So it goes.")
     for _ in range(3):
@@ -316,7 +316,7 @@ def test_what_is_read_after_a_draft_was_taken_back_outlives_the_process() -> Non
     lines: list[Any] = []
     while not conversation.turn_is_over:
         core.step([conversation])
-        lines += [news.line for news in conversation.take_news() if isinstance(news, LedgerLine)]
+        lines += lines_from(conversation)
     assert ["held"] in [line[:1] for line in lines]
     told = next(number for number, line in enumerate(lines) if line[:2] == ["do", "tell"])
     for cut in range(told + 1, len(lines) + 1, 5):

@@ -52,6 +52,12 @@ class History:
     messages: Messages
     preamble: Preamble
 
+    def put_before(self, conversation: Conversation) -> None:
+        """Have a session of views want this preamble; its cache is as it was."""
+        held = conversation.stage.preamble
+        assert held is not None, "messages are for topologies of views"
+        conversation.stage.preamble = self.preamble.with_cache_of(held)
+
 
 def told_history(
     conversation: Conversation, texts: Mapping[str, str], messages: Messages
@@ -183,7 +189,9 @@ def stand_on(twin: Conversation, run: Conversation, history: History | None) -> 
     if wanted is None or held is None:
         return Standing(True, 0)
     if history is not None:
-        wanted = twin.stage.preamble = history.preamble.with_cache_of(wanted)
+        history.put_before(twin)
+        wanted = twin.stage.preamble
+        assert wanted is not None, "it was just put there"
     is_same = wanted.says_as(held) and not held.is_stale
     num_held = len(wanted.wanted_ids) if is_same else wanted.num_common(held.cached_ids)
     if num_held < held.num_cached:
@@ -194,10 +202,10 @@ def stand_on(twin: Conversation, run: Conversation, history: History | None) -> 
 
 def standing_on(base: Conversation, history: History | None) -> Conversation:
     """The books of a session before a turn that stands on a history; nothing of that is cached."""
-    if history is None or base.stage.preamble is None:
+    if history is None:
         return base
     twin = base.double()
-    twin.stage.preamble = history.preamble.with_cache_of(base.stage.preamble)
+    history.put_before(twin)
     return twin
 
 
