@@ -24,6 +24,16 @@ settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Say at once what failed: a run that its time limit ends never comes to pytest's own summary."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(
+            f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)\n{report.longreprtext}\n",
+            flush=True,
+        )
+
+
 @pytest.fixture(autouse=True)
 def _threads(request: pytest.FixtureRequest) -> None:
     """One thread for networks so small that two only wait for each other; more for the default model."""

@@ -117,7 +117,7 @@ def engine_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "braid-engine"]
 
 
-async def eventually(holds: Any, seconds: float = 10.0) -> None:
+async def eventually(holds: Any, seconds: float = 60.0) -> None:
     """Wait until something holds; it is asked often, on the event loop."""
     with anyio.fail_after(seconds):
         while not holds():  # noqa: ASYNC110 (what the engine's thread does sets no event)

@@ -309,7 +309,7 @@ async def test_a_listener_that_is_left_half_way_holds_nobody_up() -> None:
     async with House(limits=EngineLimits(max_events=32)) as house, house.open() as session:
         await say(session)
         async for event in session:
-            if isinstance(event, RowEvent) and event.t == 8:
+            if isinstance(event, RowEvent) and event.t >= 8:  # the first ones may have gone unheard
                 break
         await rows_reach(session, 300)
         again = aiter(session)

