@@ -19,7 +19,7 @@ BRAID := $(BIN)/braid
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
           $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 PYTEST = $(BIN)/python -m pytest
-SHARED = -n $(JOBS) --dist loadfile
+SHARED = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo model test coverage slow reproduce lint format types contracts docs clean
