@@ -22,7 +22,7 @@ PYTEST = $(BIN)/python -m pytest
 SHARED = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model test coverage slow reproduce lint format types contracts docs clean
+.PHONY: help setup demo model test coverage slow thorough reproduce lint format types contracts docs clean
 
 help: ## say what there is (the default)
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -63,6 +63,9 @@ coverage: $(VENV)/.dev model ## the same, and say which lines no test reaches; a
 
 slow: $(VENV)/.dev model ## run the tests that take minutes
 	$(PYTEST) -m "slow and not gpu" --timeout=3600
+
+thorough: $(VENV)/.dev model ## run the tests with three times as many examples of each costly property
+	BRAID_THOROUGH=1 $(PYTEST) $(SHARED)
 
 reproduce: $(VENV)/.dev ## train the packaged model anew and compare its figures with the shipped ones (hours; goes on)
 	$(BIN)/python recipes/reproduce.py --out runs/reproduced

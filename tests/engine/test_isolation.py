@@ -14,6 +14,7 @@ from braid.testing import ReferenceLogits
 from tests.engine.harness import SILENCE, drive, stock, trained
 from tests.engine.test_rows import row_topologies
 from tests.model.networks import ARCHITECTURES
+from tests.properties import examples
 
 
 def script(conversation: Conversation, texts: dict[str, str]) -> None:
@@ -35,7 +36,7 @@ def logits_of(topology: Topology, architecture: str, texts: dict[str, str]) -> R
     return core.logits
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(row_topologies(), st.sampled_from(ARCHITECTURES), st.data())
 def test_rows_do_not_leak_by_one_bit(topology: Topology, architecture: str, data: st.DataObject) -> None:
     greedy = {

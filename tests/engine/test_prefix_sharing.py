@@ -20,6 +20,7 @@ from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology
 from tests.engine.harness import SILENCE, chatty, stock, trained
 from tests.engine.witness import TOLERANCE, UNSHRUNK, WitnessCore, check_books, drive, told
+from tests.properties import examples
 
 SYSTEM = "answer in plain words. "
 LOUD = SamplingSpec(logit_bias={SILENCE: -100.0, 257: -100.0})
@@ -110,7 +111,7 @@ def test_a_session_goes_on_in_a_page_in_which_another_has_parted_from_it() -> No
     assert core.difference(first) <= TOLERANCE and core.difference(second) <= TOLERANCE
 
 
-@settings(max_examples=10, phases=UNSHRUNK)
+@settings(max_examples=examples(10), phases=UNSHRUNK)
 @given(
     st.lists(st.text("ab ", min_size=1, max_size=30), min_size=2, max_size=5),
     st.sampled_from(["earlier", "none"]),

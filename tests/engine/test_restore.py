@@ -30,6 +30,7 @@ from tests.engine.harness import stock, trained
 from tests.engine.test_rows import row_topologies
 from tests.engine.test_views import THINK_ALOUD
 from tests.engine.witness import TOLERANCE, UNSHRUNK, WitnessCore, drive, told
+from tests.properties import examples
 
 
 class Act(NamedTuple):
@@ -162,7 +163,7 @@ def check_restored(
     return disturbance.num_evicted
 
 
-@settings(max_examples=25, phases=UNSHRUNK)
+@settings(max_examples=examples(25), phases=UNSHRUNK)
 @given(topologies, acts, moments, st.integers(0, 3))
 def test_evicted_and_restored_equals_never_evicted(
     topology: Topology, script: list[Act], when: set[int], seed: int
@@ -179,7 +180,7 @@ def test_evicted_and_restored_equals_never_evicted_at_length(
     check_restored(topology, script, when, seed, share)
 
 
-@settings(max_examples=8, phases=UNSHRUNK)
+@settings(max_examples=examples(8), phases=UNSHRUNK)
 @given(topologies, acts, acts, st.sets(st.integers(0, 20), max_size=4), st.booleans(), st.integers(0, 3))
 def test_forked_equals_recomputed(
     topology: Topology, before: list[Act], after: list[Act], when: set[int], is_evicted: bool, seed: int
@@ -217,7 +218,7 @@ policies = st.builds(
 )
 
 
-@settings(max_examples=8, phases=UNSHRUNK)
+@settings(max_examples=examples(8), phases=UNSHRUNK)
 @given(
     topologies,
     st.lists(

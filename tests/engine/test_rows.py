@@ -13,6 +13,7 @@ from braid.streams.topology import StreamSpec, Topology
 from braid.testing import reference_logits
 from tests.engine.harness import attending, chatty, drive, largest_difference, stock, trained
 from tests.model.networks import ARCHITECTURES
+from tests.properties import examples
 
 TOLERANCE = 1e-6
 NAMES = ("user", "document", "thought", "output", "audit")
@@ -89,7 +90,7 @@ def difference(core: RecordingCore, conversation: Conversation, topology: Topolo
     return largest_difference(core.logits, expected)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     row_topologies(),
     st.sampled_from(ARCHITECTURES),
@@ -104,7 +105,7 @@ def test_rows_decoded_with_the_cache_equal_the_dense_oracle(
     assert difference(core, conversation) <= TOLERANCE
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(row_topologies(), st.lists(st.text("ab ", min_size=1, max_size=7), min_size=1, max_size=3))
 def test_silence_keeps_no_kv_and_closing_frees_everything(topology: Topology, texts: list[str]) -> None:
     core, conversation = run(topology, "llama", texts)

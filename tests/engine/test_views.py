@@ -22,6 +22,7 @@ from braid.testing import reference_logits
 from tests.engine.harness import attending, drive, largest_difference, stock
 from tests.fakes import byte_tokenizer
 from tests.model.networks import ARCHITECTURES, network
+from tests.properties import examples
 
 TOLERANCE = 1e-6
 
@@ -47,7 +48,7 @@ def difference(core: RecordingCore, conversation: Conversation) -> float:
     return largest_difference(core.logits, expected)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     architecture=st.sampled_from(ARCHITECTURES),
     copies=st.integers(1, 3),

@@ -24,6 +24,7 @@ from braid.model.vocabulary import Vocabulary
 from braid.streams.grammar import Grammar
 from braid.streams.text import IncrementalDetokenizer
 from tests.fakes import TOKENIZERS, byte_tokenizer, qwen_tokenizer
+from tests.properties import examples
 
 CODECS = {kind: TokenizerCodec(build()) for kind, build in TOKENIZERS.items()}
 EXTRA = 7
@@ -94,7 +95,7 @@ expressions = st.builds(str.__add__, expressions, st.sampled_from(["", "[a-z é]
 
 
 @pytest.mark.parametrize("kind", SPELLS_ALL)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(pattern=expressions, seed=st.integers(0, 2**32))
 def test_text_under_a_regex_matches_it(kind: str, pattern: str, seed: int) -> None:
     text = said_by(kind, Grammar(regex=pattern), seed)
@@ -146,7 +147,7 @@ schemas = st.recursive(
 
 
 @pytest.mark.parametrize("kind", SPELLS_ALL)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(schema=schemas, seed=st.integers(0, 2**32))
 def test_text_under_a_schema_fits_it(kind: str, schema: dict[str, Any], seed: int) -> None:
     text = said_by(kind, Grammar(json_schema=schema), seed)
@@ -155,14 +156,14 @@ def test_text_under_a_schema_fits_it(kind: str, schema: dict[str, Any], seed: in
 
 @pytest.mark.parametrize("kind", SPELLS_ALL)
 @pytest.mark.parametrize("schema", [True, {}])
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(seed=st.integers(0, 2**32))
 def test_any_json_is_json(kind: str, schema: Any, seed: int) -> None:
     json.loads(said_by(kind, Grammar(json_schema=schema), seed))
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(seed=st.integers(0, 2**32))
 def test_text_under_a_lark_grammar_is_derived_from_it(kind: str, seed: int) -> None:
     lark = 'start: "the " sum\nsum: digits ("of" digits)*\ndigits: "is" | /a+/\n'
@@ -336,7 +337,7 @@ def test_a_mask_that_was_given_out_stays_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("kind", ["byte", "gpt2", "llama2", "mistral", "gemma"])
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(seed=st.integers(0, 2**32), at=st.integers(0, 8))
 def test_copies_are_independent(kind: str, seed: int, at: int) -> None:
     compiler, codec = COMPILERS[kind], CODECS[kind]
@@ -358,7 +359,7 @@ def test_copies_are_independent(kind: str, seed: int, at: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["byte", "gpt2", "llama2", "mistral", "gemma"])
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(seed=st.integers(0, 2**32), data=st.data())
 def test_what_is_rolled_back_never_was(kind: str, seed: int, data: st.DataObject) -> None:
     compiler, codec = COMPILERS[kind], CODECS[kind]

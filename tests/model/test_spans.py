@@ -37,11 +37,12 @@ from braid.model.proof import own_logits, prove, span_logits
 from braid.model.reads import SpanRead
 from tests.engine.harness import codec, stock
 from tests.model.networks import _SMALL, ARCHITECTURES, VOCAB, network
+from tests.properties import examples
 
 SMALL: dict[str, Any] = _SMALL
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     architecture=st.sampled_from(ARCHITECTURES),
     kernel=st.sampled_from(["reference", "sdpa"]),
@@ -208,7 +209,7 @@ class Fleet:
         return [torch.cat(parts) for parts in found]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     architecture=st.sampled_from(ARCHITECTURES),
     prefix=st.integers(1, 30),

@@ -15,6 +15,7 @@ from braid.errors import InputError, SessionClosedError
 from braid.sessions.session import Engine
 from tests.engine.editing.test_editable import TOPOLOGIES, core_for, edited, finish, plain
 from tests.engine.harness import step, stock
+from tests.properties import examples
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +30,7 @@ def said(conversation: Conversation) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_a_complete_draft_is_what_is_said_after_the_commit(name: str, seed: int) -> None:
     rng = random.Random(seed)

@@ -29,6 +29,7 @@ from braid.streams.topology import Topology
 from tests import fakes
 from tests.engine.editing.test_editable import aloud, check_same, core_for, edited, finish, native, plain
 from tests.engine.harness import codec, step
+from tests.properties import examples
 
 DOCUMENT = Template.of(
     {
@@ -157,7 +158,7 @@ TOKENIZERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_what_stands_behind_a_slot_stays_in_its_place(name: str, seed: int) -> None:
     rng = random.Random(seed)
@@ -281,7 +282,7 @@ def test_snapshots_that_contradict_themselves() -> None:
 
 @pytest.mark.parametrize("base", [plain, aloud], ids=["plain", "aloud"])
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_a_committed_template_is_that_of_a_session_that_is_told_it_filled_in(
     base: Callable[[float], Topology], name: str, seed: int

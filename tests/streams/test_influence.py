@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from braid.errors import ForbiddenFlowError
 from braid.streams.influence import Flow, flow_path, flows, influences
 from braid.streams.topology import Topology
+from tests.properties import examples
 from tests.streams.strategies import UNHURRIED, topologies
 
 INPUT = {"direction": "input"}
@@ -50,13 +51,13 @@ def closure_by_matrix(topology: Topology) -> dict[str, frozenset[str]]:
     return {sink: frozenset(source for source in names if reach[source][sink]) for sink in names}
 
 
-@settings(UNHURRIED, max_examples=75)
+@settings(UNHURRIED, max_examples=examples(75))
 @given(topologies())
 def test_closure_equals_brute_force(topology: Topology):
     assert influences(topology) == closure_by_matrix(topology)
 
 
-@settings(UNHURRIED, max_examples=30)
+@settings(UNHURRIED, max_examples=examples(30))
 @given(topologies())
 def test_paths_exist_exactly_where_the_closure_says_so_and_are_shortest(topology: Topology):
     closure = influences(topology)
@@ -76,7 +77,7 @@ def test_paths_exist_exactly_where_the_closure_says_so_and_are_shortest(topology
                 assert set(path) <= set(hops)
 
 
-@settings(UNHURRIED, max_examples=40)
+@settings(UNHURRIED, max_examples=examples(40))
 @given(topologies(), st.data())
 def test_forbid_refuses_exactly_what_the_closure_allows(topology: Topology, data: st.DataObject):
     names = list(topology.streams)
@@ -92,7 +93,7 @@ def test_forbid_refuses_exactly_what_the_closure_allows(topology: Topology, data
         assert topology.model_copy(update=rule).forbid == rule["forbid"]
 
 
-@settings(UNHURRIED, max_examples=30)
+@settings(UNHURRIED, max_examples=examples(30))
 @given(topologies(decoding="rows"), st.data())
 def test_more_reading_never_means_less_influence(topology: Topology, data: st.DataObject):
     assume(topology.reads)

@@ -20,6 +20,7 @@ from braid.streams.stream_spec import AdaptiveWait
 from braid.streams.topology import StreamSpec, Topology
 from braid.testing import NullBackend, NullModel
 from tests.engine.harness import SILENCE, chatty, codec, step, stock, trained
+from tests.properties import examples
 
 USER = StreamSpec(direction="input")
 
@@ -137,7 +138,7 @@ def check_script(name: str, temperature: float, seed: int) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", TOPOLOGIES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_a_committed_turn_is_that_of_a_fresh_session(name: str, temperature: float, seed: int) -> None:
     check_script(name, temperature, seed)
@@ -321,7 +322,7 @@ def test_a_suggestion_is_verified_in_few_forwards() -> None:
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_a_committed_turn_outlives_the_process(name: str, seed: int) -> None:
     """Whatever was told up to the kill, the ledger leads to the committed turn; drafts are in no ledger."""

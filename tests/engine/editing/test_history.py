@@ -43,6 +43,7 @@ from tests.engine.harness import step, stock
 from tests.engine.witness import TOLERANCE, WitnessCore, drive, state_of, told
 from tests.fakes import byte_tokenizer
 from tests.model.networks import network
+from tests.properties import examples
 
 Messages = list[dict[str, Any]]
 
@@ -90,7 +91,7 @@ def edited_messages(rng: random.Random, messages: Messages) -> Messages:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", TOPOLOGIES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_a_committed_conversation_is_that_of_a_fresh_session(
     name: str, temperature: float, seed: int
@@ -247,7 +248,7 @@ def test_only_what_stands_behind_the_first_change_is_computed() -> None:
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_a_committed_conversation_outlives_the_process(name: str, seed: int) -> None:
     """Whatever was drafted, taken back and evicted before, the ledger leads to what was committed."""

@@ -21,6 +21,7 @@ from braid.engine.record import LedgerLine
 from braid.model.moving import moved_tokens
 from tests.engine.editing.test_editable import aloud, check_same, core_for, finish, fresh, plain
 from tests.engine.harness import step
+from tests.properties import examples
 
 REPAIR = WINDOWS["repair"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz ,."
@@ -143,7 +144,7 @@ def test_what_is_computed_and_what_is_taken_over_make_the_new_input(seed: int, w
 # ---- what is taken over
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_between_edits_exactly_what_was_kept_is_taken_over(seed: int) -> None:
     rng = random.Random(seed)
@@ -176,7 +177,7 @@ def test_between_edits_exactly_what_was_kept_is_taken_over(seed: int) -> None:
     assert watched.tokens("user") == changed
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 10**9), mode=st.sampled_from(["repair", "reuse"]))
 def test_without_any_drift_allowed_all_is_as_in_a_fresh_session(seed: int, mode: str) -> None:
     rng = random.Random(seed)
@@ -207,7 +208,7 @@ def test_two_edits_far_apart_cost_two_windows() -> None:
     assert computed <= 2 * REPAIR + 6 + 1 + closer + said
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_edits_of_two_streams_at_once(seed: int) -> None:
     rng = random.Random(seed)
@@ -240,7 +241,7 @@ def test_a_window_that_ends_at_the_end_of_a_stream_is_compared_within_the_other(
 
 
 @pytest.mark.parametrize("topology", [plain(), aloud()], ids=["plain", "aloud"])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_newer_snapshots_and_a_commit_in_the_middle(topology: Any, seed: int) -> None:
     """Whenever they come, each token stands in its place, and a turn in `exact` mode is that of a fresh session."""

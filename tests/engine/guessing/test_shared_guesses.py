@@ -19,6 +19,7 @@ from braid.errors import InputError
 from braid.streams.topology import Topology
 from tests.engine.editing.test_editable import TOPOLOGIES, core_for, finish, plain, rows_of
 from tests.engine.harness import step
+from tests.properties import examples
 
 TEXTS = ("Say it.", "Say it!", "Say more, please.", "What is it?")
 
@@ -101,7 +102,7 @@ def test_the_same_request_again_takes_fewer_forwards(name: str, temperature: flo
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", TOPOLOGIES)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_answers_are_those_without_guesses(name: str, temperature: float, seed: int) -> None:
     """Several at once, live and editable, of two salts, one after another: all rows are the same."""
@@ -189,7 +190,7 @@ def test_the_journal_replays_them(temperature: float) -> None:
         assert again[conversation.number].num_accepted == conversation.num_accepted
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(num_steps=st.integers(0, 25))
 def test_a_session_goes_on_in_another_process_that_knows_other_answers(num_steps: int) -> None:
     topology = plain(1.0)

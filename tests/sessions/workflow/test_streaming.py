@@ -15,6 +15,7 @@ from braid.sessions.session import Engine
 from braid.sessions.workflow import Function, Prompt, Run, StreamedResult, Workflow
 from braid.streams.sampling import SamplingSpec
 from tests.engine.harness import stock
+from tests.properties import examples
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +57,7 @@ async def pieces_of(run: Run, inputs: str | None = None) -> tuple[list[str], Any
     return pieces, answer.result
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_the_pieces_are_the_result(seed: int) -> None:
     rng = random.Random(seed)
