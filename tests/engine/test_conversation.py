@@ -8,6 +8,7 @@ import pytest
 
 from braid.checks.subject import RecordingCore
 from braid.engine.conversation import Conversation
+from braid.engine.scheduler import SchedulerPolicy
 from braid.errors import (
     CheckpointConflictError,
     ContextOverflowError,
@@ -519,3 +520,22 @@ def test_whoever_opened_first_is_not_kept_waiting_by_rows_that_come_before_its_o
     for conversation in (first, second):
         drive(core, conversation, max_rows=90)
         assert conversation.turn_is_over
+
+
+def test_what_one_that_finds_no_room_would_have_had_of_a_step_goes_to_the_others() -> None:
+    topology = rows_of(user=user(feed="burst"), output=output(sampling=LOUD, max_tokens=20))
+    policy = SchedulerPolicy(step_tokens=6, chunk_tokens=4, min_chunk_tokens=4)
+    core = RecordingCore(trained(topology), policy=policy, kv_tokens=48, page_size=4)
+    first, second = core.open(topology), core.open(topology)
+    first.write("user", "x" * 8)
+    first.end()
+    second.write("user", "x" * 26)  # with these, there is no room for what the first one will say
+    second.end()
+    num_deferred = 0
+    while not first.turn_is_over:
+        report = core.step([first, second])
+        assert report.worked and not report.failures
+        num_deferred += len(report.deferred)
+    assert num_deferred
+    drive(core, second)
+    assert second.turn_is_over

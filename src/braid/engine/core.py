@@ -482,9 +482,30 @@ class EngineCore:
             return []
         if self._shares_prefixes:
             demands = _one_a_beginning(demands, by_number)
+        batch: list[tuple[Conversation, Item]] = []
+        while demands and not batch:
+            found_no_room = self._fill(demands, by_number, now, report, batch)
+            if not found_no_room:
+                break
+            # What they would have had of the step is there for the others.
+            demands = [demand for demand in demands if demand.session not in found_no_room]
+        if self.journal is not None:
+            self.journal.stepped(self.num_steps, now, conversations, [item for _, item in batch], last_s)
+        self.num_steps += 1
+        return batch
+
+    def _fill(
+        self,
+        demands: Sequence[Demand],
+        by_number: Mapping[int, Conversation],
+        now: float,
+        report: StepReport,
+        batch: list[tuple[Conversation, Item]],
+    ) -> set[int]:
+        """Add to the batch what the scheduler grants; returns who found no room."""
         grants, left = self._schedule(demands, by_number, now)
         demanding = frozenset(report.demanding)
-        batch: list[tuple[Conversation, Item]] = []
+        found_no_room: set[int] = set()
         for grant in grants:
             conversation = by_number[grant.session]
             before = conversation.t
@@ -495,6 +516,7 @@ class EngineCore:
                     if self._somebody_else_holds(conversation):
                         report.deferred.append(conversation)
                         self._deferred.add(conversation.number)
+                        found_no_room.add(conversation.number)
                     else:
                         report.failures.append((conversation, error))
                 continue
@@ -518,10 +540,7 @@ class EngineCore:
                 if read:
                     oldest = min(read, key=lambda waiting: (waiting.at, waiting.t))
                     self.metrics.read_input(now - oldest.at, conversation.t - oldest.t)
-        if self.journal is not None:
-            self.journal.stepped(self.num_steps, now, conversations, [item for _, item in batch], last_s)
-        self.num_steps += 1
-        return batch
+        return found_no_room
 
     def _schedule(
         self, demands: Sequence[Demand], by_number: Mapping[int, Conversation], now: float
