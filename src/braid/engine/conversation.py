@@ -47,8 +47,8 @@ from braid.engine.editing.facts import changes_a_fact
 from braid.engine.editing.history import told_history
 from braid.engine.editing.splicing import Part, needs_of
 from braid.engine.editing.taken import Shape, Taken, shape_of
-from braid.engine.guessing.ahead import LEAST_AHEAD, MOST_AHEAD, BooksOnly, StepAhead, look_ahead
-from braid.engine.guessing.guesses import Cursor, Guesses
+from braid.engine.guessing.ahead import BooksOnly, StepAhead, StepsAhead
+from braid.engine.guessing.session_guesses import Asked, SessionGuesses
 from braid.engine.lanes import RANKS, InputLane, OutputLane, Waiting
 from braid.engine.policy import Backlog, RowPlan, next_rows
 from braid.engine.record import LedgerLine, News, Record, as_event
@@ -64,7 +64,6 @@ from braid.errors import (
     EmptyInputError,
     InputError,
     NothingToForceError,
-    PoolFullError,
     QueueFullError,
     RegimeError,
     SessionClosedError,
@@ -78,7 +77,6 @@ from braid.streams.topology import Topology
 from braid.streams.transcript import Transcript
 
 if TYPE_CHECKING:
-    from braid.engine.guessing.shared_guesses import SharedGuesses
     from braid.engine.ledger import Ledger
 
 __all__ = ["EVERYTHING", "Conversation", "Unanswered"]
@@ -103,9 +101,8 @@ _BOOKS = (
     "_was_quiescent",
     "_ended_at",
     "_said_at",
-    "_asked",
+    "asked",
     "_told",
-    "_cursors",
     "num_entries_before",
 )
 """What a conversation takes from its double."""
@@ -120,7 +117,7 @@ class Unanswered:
     item: Item
     num_entries: int
     """Entries of the transcript before it."""
-    asked: Sequence[tuple[str, bool]] = ()
+    asked: Sequence[Asked] = ()
     """Who was asked by it."""
 
 
@@ -246,24 +243,11 @@ class Conversation:
         """Whether it is led through a draft, whose turn is over when it is committed."""
         self._is_edited = False
         """Whether the turn that is under way was committed by `commit`."""
-        self.shared: SharedGuesses | None = None
-        """Where it gives its answers, and finds guesses where it has none of its own, if it was asked to."""
-        self.answered: list[list[int]] = []
-        """What the outputs said in a turn that is over, until it is shared."""
-        self._guesses: Guesses | None = None
-        self._cursors: dict[str, Cursor] = {}
-        self._ahead: list[StepAhead] = []
-        """What the forward that is under way computes beyond the next step."""
-        self._most_ahead = LEAST_AHEAD
-        self.num_accepted = self.num_rejected = 0
-        """Tokens that guesses brought, and those that were computed for nothing, in turns of either kind."""
-        self.ahead_at = 0.0
-        """When that was decided, on the engine's clock."""
-        self._is_disturbed = False
-        """Whether a verb has come during the forward."""
+        self.guesses = SessionGuesses([lane.label for lane in self.stage.outputs], salt)
+        self.ahead = StepsAhead()
         self._told: tuple[int, ...] = ()
         """The last answers."""
-        self._asked: list[tuple[str, bool]] = []
+        self.asked: list[Asked] = []
         """Who is asked by the forward that is under way, and whether only how sure the model is."""
         self._compiled = {
             lane.label: self.model.grammars.compile(lane.spec.grammar, at_start=lane.spec.prefix is None)
@@ -545,9 +529,9 @@ class Conversation:
         (lane,) = self._outputs(stream)
         require_whole(text)
         tokens = list(self.model.codec.encode(text)[0])
-        self.guess_from(lane.label, [*tokens, self.model.turn_end_id] if ends else tokens)
-        if self._in_turn and lane.label not in self._cursors and not lane.has_answered:
-            self._point_cursors()
+        self.guesses.add(lane.label, [*tokens, self.model.turn_end_id] if ends else tokens)
+        if self._in_turn and not self.guesses.follows(lane.label) and not lane.has_answered:
+            self.guesses.begin_turn()
 
     def await_result(self) -> None:
         """A result is on its way to an input, such as a tool's: silence does not end the turn before it comes."""
@@ -586,7 +570,7 @@ class Conversation:
         self._restart_draft()
         self.edit = None
         if self._in_turn:  # as after a chat request, whose answer is complete before its turn is over
-            self._note_answers()
+            self.guesses.end_turn()
         self.is_closed = True
         for lane in self.stage.outputs:
             self.record.send(lane, lane.rest())
@@ -651,28 +635,25 @@ class Conversation:
         twin.stage = self.stage.fork()
         twin.record = self.record.fork()
         twin._rows = RowMaker(twin.stage, twin.record, twin._draw)  # noqa: SLF001 (of its own class)
-        twin._asked = list(self._asked)  # noqa: SLF001 (of its own class)
-        twin._cursors = {label: cursor.copy() for label, cursor in self._cursors.items()}  # noqa: SLF001
-        twin._ahead = []  # noqa: SLF001 (of its own class)
+        twin.asked = list(self.asked)
+        twin.guesses, twin.ahead = self.guesses.fork(), self.ahead.fork()
         twin._coming = None  # noqa: SLF001 (of its own class)
         twin.ledger = None  # it would lack the past
         twin.needs_ground, twin.put_off = False, []
         twin.edit = twin.finished = None
-        twin.answered = []
         return twin
 
     def become(self, twin: Conversation) -> None:
         """Stand where a double stands; what was held of the record is rewritten."""
-        ahead = {entry.span for step in self._ahead for entry in step.entries if entry.keep}
         for name in _BOOKS:
             setattr(self, name, getattr(twin, name))
         self.record.rewrite(twin.record)
         self._rows = RowMaker(self.stage, self.record, self._draw)
-        self._ahead, self._coming = [], None
+        self.guesses.become(twin.guesses)
+        self._coming = None
         # What other sessions may share is told from the rows that were taken back.
         self._path = self._to_keep = None
-        held = self.held_by_span()
-        self.forget({span: held[span] for span in ahead if span in held})
+        self._forget_steps(self.ahead.drop())
 
     def evict(self) -> None:
         """Drop its spans from the cache; they are refilled from the transcript before the session goes on.
@@ -704,9 +685,9 @@ class Conversation:
         apply([Open(self.number, self.topology, self.record.transcript.copies, self.salt)])
         self.is_evicted = True
         self._refilling = self._to_keep = self._coming = None
-        if self._unanswered is None and unanswered is not None and self._asked:
-            self._unanswered = replace(unanswered, asked=self._asked)
-        self._asked = []
+        if self._unanswered is None and unanswered is not None and self.asked:
+            self._unanswered = replace(unanswered, asked=self.asked)
+        self.asked = []
         for lane in self.stage.inputs:
             lane.queue = deque(waiting._replace(at=now) for waiting in lane.queue)
         self._ended_at = None if self._ended_at is None else now
@@ -1008,8 +989,8 @@ class Conversation:
         needs = self._rows.needs(coming)
         self.backend.reserve(self.number, needs)
         item, entered = self._make(coming, grant, now)
-        if spare > 0 and self._guesses is not None and item.kind == "decode":
-            item = self._with_steps_ahead(item, needs, min(spare, self._most_ahead), now)
+        if spare > 0 and self.guesses.is_followed and item.kind == "decode":
+            item = self.ahead.behind(item, needs, self, spare, now)
         return item, read + entered
 
     def _make(self, coming: NextRows, grant: Grant, now: float) -> tuple[Item, list[Waiting]]:
@@ -1079,123 +1060,50 @@ class Conversation:
 
     # ---- steps ahead
 
-    def _with_steps_ahead(self, item: Item, needs: Sequence[tuple[str, int]], most: int, now: float) -> Item:
-        """The item, and what comes after it if the guesses are right; less where there is no room."""
-        self._is_disturbed = False
-        self.ahead_at = now
-        steps = look_ahead(self, most, now)
-        kept = Counter(dict(needs))
-        for step in steps:
-            kept.update({entry.span: len(entry.token_ids) for entry in step.entries if entry.keep})
-        try:
-            if steps:
-                self.backend.reserve(self.number, list(kept.items()))
-        except PoolFullError:
-            return item
-        self._ahead = steps
-        return item._replace(entries=[*item.entries, *(entry for step in steps for entry in step.entries)])
-
     @property
     def num_asked(self) -> int:
         """Answers that the step which was prepared last waits for."""
-        return len(self._asked)
+        return len(self.asked)
 
     def step_ahead(self) -> bool:
         """Enter the next rows, which were computed together with those before them, if it has come as was guessed.
 
         The cache forgets the others.
         """
-        has_come = self._ahead and self._ahead[0].expected == self._told and not self._is_disturbed
-        now = self.ahead_at  # as when they were computed: what is overdue by now comes afterwards
+        now = self.ahead.at  # as when they were computed: what is overdue by now comes afterwards
+        has_come = self.ahead.has_come(self._told)
         if has_come and self.demand(now) is not None and self._coming is not None:  # a draft has a budget
-            step = self._ahead.pop(0)
+            step = self.ahead.take()
             item, _ = self._make(self._coming, EVERYTHING, now)
             self._coming = None
             assert [entry.token_ids for entry in item.entries] == [entry.token_ids for entry in step.entries]
-            self.num_accepted += len(step.expected)
             if self._counted is not None:
                 self._counted.accepted += len(step.expected)
-            if not self._ahead:
-                self._most_ahead = min(2 * self._most_ahead, MOST_AHEAD)
             return True
-        if self._ahead:
-            self._forget_ahead()
+        if self.ahead.is_pending:
+            self._miss_steps()
         return False
 
-    def _forget_ahead(self) -> None:
-        steps, self._ahead = self._ahead, []
-        self._most_ahead = LEAST_AHEAD
-        tokens = sum(len(entry.token_ids) for step in steps for entry in step.entries)
-        self.num_rejected += sum(len(step.expected) for step in steps)
+    def _miss_steps(self) -> None:
+        steps = self.ahead.miss()
         if self._counted is not None:
+            tokens = sum(step.num_tokens for step in steps)
             self._counted.computed += tokens
             self._counted.wasted += tokens
-        spans = {entry.span for step in steps for entry in step.entries if entry.keep}
-        held = self.held_by_span()
-        self.forget({span: held[span] for span in spans if span in held})
+        self._forget_steps(steps)
 
-    def held_by_span(self) -> dict[str, int]:
-        """Tokens that the books have of each span that is open."""
-        held = {lane.label: lane.num_kept for lane in self.stage.inputs if not lane.is_closed}
-        for lane in self.stage.open_outputs():
-            held[lane.label], held[closer_of(lane.label)] = lane.num_kept, lane.closer_len
-        return held
+    def _forget_steps(self, steps: Sequence[StepAhead]) -> None:
+        """Let the cache forget what was computed for steps that do not come."""
+        held = self.stage.held_by_span()
+        spans = {span for step in steps for span in step.kept_spans}
+        self.forget({span: held[span] for span in spans if span in held})
 
     def forget(self, lengths: Mapping[str, int]) -> None:
         """Let the cache forget what spans hold beyond these lengths."""
         if lengths and not self.is_evicted:
             self._apply([Trim(self.number, span, length) for span, length in lengths.items()])
 
-    def guessed(self) -> tuple[int, ...] | None:
-        """What those who are asked will say, as far as anybody can guess; None if not."""
-        found: list[int] = []
-        for label, is_wait in self._asked:
-            token = None if is_wait or label not in self._cursors else self._cursors[label].guess()
-            if token is None:
-                return None
-            found.append(token)
-        return tuple(found)
-
-    def num_guessable(self, most: int) -> int:
-        """Steps ahead that are worth their tokens: the longer the run that led to a guess, the more may follow."""
-        asked = [label for label, is_wait in self._asked if not is_wait and label in self._cursors]
-        return min((len(self._cursors[label].ahead(most)) for label in asked), default=most)
-
-    def guess_from(self, label: str, tokens: Sequence[int]) -> None:
-        """Take what a lane has said in a draft, or may say, as a guess of what it says next time."""
-        if self._guesses is None:
-            self._guesses = Guesses()
-        self._guesses.add(label, tokens)
-
-    def guess_only(self, said: Mapping[str, Sequence[int]]) -> None:
-        """Guess that the lanes say this, and nothing else."""
-        self._guesses = Guesses()
-        for label, tokens in said.items():
-            self._guesses.add(label, tokens)
-
-    def read_guesses(self, other: Conversation) -> None:
-        """Guess what another session guesses, from the beginning of a turn."""
-        self._guesses = other._guesses
-        self._point_cursors()
-
-    def _point_cursors(self) -> None:
-        shared = self.shared
-        if shared is not None and self._guesses is None:
-            self._guesses = Guesses()
-        guesses = self._guesses
-        if guesses is not None:
-            self._cursors = {
-                lane.label: guesses.cursor(lane.label, None if shared is None else shared.cursor(self.salt))
-                for lane in self.stage.outputs
-            }
-
-    def _note_answers(self) -> None:
-        """What was said in this turn may be a guess for sessions of the same salt."""
-        self.answered = [] if self.shared is None else [cursor.said for cursor in self._cursors.values()]
-
-    def disturb(self) -> None:
-        """A verb has come during a forward: what that has computed ahead may not come."""
-        self._is_disturbed = True
+    # ---- the answers
 
     def advance(self, answers: Sequence[Answer]) -> None:
         """Give the drawn tokens to their lanes.
@@ -1204,16 +1112,16 @@ class Conversation:
             answers: One for each lane that was asked, in the order of the item's entries.
         """
         silence = self.model.silence_token_id
-        if self.edit is not None and self._asked and self.edit.steps:
-            asked = zip(self._asked, answers, strict=True)
+        if self.edit is not None and self.asked and self.edit.steps:
+            asked = zip(self.asked, answers, strict=True)
             self.edit.told(
                 answers, [(label, answer.token) for (label, is_wait), answer in asked if not is_wait]
             )
         self._told = tuple(answer.token for answer in answers)
-        for (label, is_wait), answer in zip(self._asked, answers, strict=True):
+        for (label, is_wait), answer in zip(self.asked, answers, strict=True):
             lane = self.stage.lane(label)
-            if label in self._cursors and not is_wait:
-                self._cursors[label].push(answer.token)
+            if not is_wait:
+                self.guesses.said(label, answer.token)
             if isinstance(lane, InputLane):
                 self._note_sureness(lane, answer)
             elif is_wait or lane.phase == "waiting":
@@ -1231,7 +1139,7 @@ class Conversation:
                 lane.odds = None if lane.spec.logprobs is None else _odds(answer, lane.spec.logprobs)
                 if lane.matcher is not None:
                     lane.matcher.consume(answer.token)
-        self._asked = []
+        self.asked = []
         if self._unanswered is not None and not self.is_evicted:
             self._close_what_closed(self._unanswered)
             self._unanswered = self._refilling = None
@@ -1301,7 +1209,7 @@ class Conversation:
         for entry in item.entries:
             needs[entry.span] += len(entry.token_ids) if entry.keep else 0
         self.backend.reserve(self.number, list((+needs).items()))
-        self._asked = list(unanswered.asked)
+        self.asked = list(unanswered.asked)
         return item, []
 
     def _close_what_closed(self, unanswered: Unanswered) -> None:
@@ -1419,7 +1327,7 @@ class Conversation:
         return self.stage.preamble is not None and self.stage.preamble.is_stale
 
     def _item(self, kind: Kind, entries: Sequence[Entry]) -> Item:
-        self._asked = [(e.lane, not e.ask.draws) for e in entries if e.ask is not None]
+        self.asked = [(e.lane, not e.ask.draws) for e in entries if e.ask is not None]
         return Item(self.number, kind, entries)
 
     def _require_length(self, coming: NextRows) -> None:
@@ -1560,12 +1468,12 @@ class Conversation:
                 lane.begin_turn(before, now, self.record.t)
         for lane in self.stage.outputs:
             lane.begin_turn()
-        self._point_cursors()
+        self.guesses.begin_turn()
 
     def _end_turn(self) -> None:
         reuse = self.finished = None if self._counted is None else self._counted.told()
         self._in_turn = self._is_edited = False
-        self._note_answers()
+        self.guesses.end_turn()
         self.record.turn(self.turn, reuse)
         self.turn += 1
         for lane in self.stage.inputs:
