@@ -24,7 +24,6 @@ from braid.engine.backend import (
     PREAMBLE,
     Answer,
     Backend,
-    Cell,
     Close,
     Draft,
     Draw,
@@ -55,6 +54,7 @@ from braid.engine.record import LedgerLine, News, Record, as_event
 from braid.engine.restore import Refilling
 from braid.engine.rowmaker import NextRows, RowMaker
 from braid.engine.scheduler import Demand, Grant
+from braid.engine.shared_prefix import SharedPrefix
 from braid.engine.stage import Stage
 from braid.engine.starts import Predicate, is_unread, num_entered, require_supported, why_start
 from braid.errors import (
@@ -83,9 +83,6 @@ __all__ = ["EVERYTHING", "Conversation", "Unanswered"]
 
 REFILL_CHUNK = 128
 """Tokens of an evicted session that are computed again in one piece."""
-
-BEGINNING = 16
-"""Tokens by which the beginnings of two sessions are compared."""
 
 DRIFT_BOUND = 0.05
 """How far keys and values may be from what they should be, by the estimate of `Backend.deviation`."""
@@ -198,8 +195,6 @@ class Conversation:
         self.num_awaited = 0
         """Results that are still to come from outside, such as those of tools; no turn ends by silence meanwhile."""
         self.max_queued = max_queued
-        self.num_cached = 0
-        """Tokens that were taken from what other sessions had computed."""
         self.peak_kv_tokens = 0
         """The most tokens that the cache kept for this session."""
         self._apply = apply
@@ -210,10 +205,7 @@ class Conversation:
         can_share = (
             backend.capabilities().prefixes and not self.stage.in_views and not self.stage.keeps_silence
         )
-        self._path: list[Cell] | None = [] if can_share else None
-        """Of a native session, all that was read so far, while that is nothing but bursts of input."""
-        self._to_keep: list[Cell] | None = None
-        """What other sessions may share once it is computed."""
+        self.prefix = SharedPrefix(salt, is_open=can_share)
         self.ledger: Ledger | None = None
         """Where it is written down what happens to this session, so that another process can go on with it."""
         self.num_entries_before = 0
@@ -555,7 +547,7 @@ class Conversation:
         if isinstance(lane, OutputLane):
             self._sleep(lane, "closed")
         self.stage.close_lane(lane)
-        self._path = None
+        self.prefix.end()
         if self.is_evicted:
             self._refill_anew()
         else:
@@ -626,7 +618,8 @@ class Conversation:
         books = BooksOnly() if books is None else books
         twin.backend = books  # pyright: ignore[reportAttributeAccessIssue] (it is asked for room alone)
         twin._apply = books.apply  # noqa: SLF001 (of its own class)
-        twin._path = twin._to_keep = None  # noqa: SLF001 (of its own class)
+        twin.prefix.end()
+        twin.prefix.keep_nothing()
         return twin
 
     def _copied(self) -> Conversation:
@@ -637,6 +630,7 @@ class Conversation:
         twin._rows = RowMaker(twin.stage, twin.record, twin._draw)  # noqa: SLF001 (of its own class)
         twin.asked = list(self.asked)
         twin.guesses, twin.ahead = self.guesses.fork(), self.ahead.fork()
+        twin.prefix = self.prefix.fork()
         twin._coming = None  # noqa: SLF001 (of its own class)
         twin.ledger = None  # it would lack the past
         twin.needs_ground, twin.put_off = False, []
@@ -652,7 +646,8 @@ class Conversation:
         self.guesses.become(twin.guesses)
         self._coming = None
         # What other sessions may share is told from the rows that were taken back.
-        self._path = self._to_keep = None
+        self.prefix.end()
+        self.prefix.keep_nothing()
         self._forget_steps(self.ahead.drop())
 
     def evict(self) -> None:
@@ -669,7 +664,8 @@ class Conversation:
                 "evicted", "its cache was given back; it is refilled when there is something to do"
             )
         self.is_evicted = True
-        self._refilling = self._to_keep = None
+        self._refilling = None
+        self.prefix.keep_nothing()
 
     def go_on(self, backend: Backend, apply: Apply, unanswered: Unanswered | None, now: float) -> None:
         """Go on at a backend that holds nothing of it yet, as in another process.
@@ -684,7 +680,8 @@ class Conversation:
             return
         apply([Open(self.number, self.topology, self.record.transcript.copies, self.salt)])
         self.is_evicted = True
-        self._refilling = self._to_keep = self._coming = None
+        self._refilling = self._coming = None
+        self.prefix.keep_nothing()
         if self._unanswered is None and unanswered is not None and self.asked:
             self._unanswered = replace(unanswered, asked=self.asked)
         self.asked = []
@@ -904,7 +901,8 @@ class Conversation:
         if self._preamble_is_stale:
             self._recall_preamble()
         if self._preamble_is_stale:
-            _, missing = self._missing_preamble(1 << 30)
+            assert self.stage.preamble is not None
+            _, missing = self.stage.preamble.missing(1 << 30)
             return self._demand(0, max(1, len(missing)), 2, self._best_rank())
         if not coming.is_something or (self.edit is not None and not self.edit.may_go_on(coming, now)):
             return None
@@ -975,7 +973,7 @@ class Conversation:
         coming = self._coming if self._coming is not None else self._next_rows(now)
         self._coming = None
         read: list[Waiting] = []
-        if self._path is not None:
+        if self.prefix.is_open:
             read = self._recall(coming.rows)
             coming = self._next_rows(now) if read else coming
         if self.edit is not None and self.edit.splicing.is_pending:
@@ -1000,7 +998,7 @@ class Conversation:
             if lane.spec.grammar is not None and lane.matcher is None:
                 lane.matcher = self._compiled[lane.label].copy()
         self._was_quiescent = False
-        self._lengthen_path(coming.rows)
+        self.prefix.lengthen(coming.rows, self.stage, self.record.t)
         self.num_entries_before = len(self.record.transcript.entries)
         made = self._rows.make(coming)
         for lane, reason in made.finished:
@@ -1218,10 +1216,6 @@ class Conversation:
             if isinstance(entry, LifeEvent) and entry.kind == "close" and entry.lane is not None:
                 self._apply([Close(self.number, entry.lane)])
 
-    def _missing_preamble(self, limit: int) -> tuple[int, list[int]]:
-        assert self.stage.preamble is not None
-        return self.stage.preamble.missing(limit)
-
     def _recall_preamble(self) -> None:
         """Take what other sessions, or earlier turns, have computed of the preamble already."""
         preamble = self.stage.preamble
@@ -1231,18 +1225,15 @@ class Conversation:
         if kept < preamble.num_cached:
             self._apply([Trim(self.number, PREAMBLE, kept)])
             preamble.has_cached(kept)
-        (found,) = self._apply([Recall(self.number, self._preamble_cells(kept + len(ids)))])
-        self.num_cached += max(0, found - kept)
+        (found,) = self._apply([Recall(self.number, preamble.cells(kept + len(ids)))])
+        self.prefix.num_cached += max(0, found - kept)
         if found > kept or not ids:
             self._rows.prefill_preamble(kept, ids[: max(0, found - kept)])
 
-    def _preamble_cells(self, length: int) -> list[Cell]:
-        assert self.stage.preamble is not None
-        wanted = self.stage.preamble.wanted_ids[:length]
-        return [Cell(step, PREAMBLE, token) for step, token in enumerate(wanted)]
-
     def _prefill_preamble(self, grant: Grant) -> tuple[Item, list[Waiting]] | None:
-        kept, ids = self._missing_preamble(grant.input_tokens)
+        preamble = self.stage.preamble
+        assert preamble is not None
+        kept, ids = preamble.missing(grant.input_tokens)
         if not ids:
             return None
         self.backend.reserve(self.number, [(PREAMBLE, len(ids))])
@@ -1252,7 +1243,7 @@ class Conversation:
         elif self._counted is not None:
             self._counted.computed += len(ids)
         self.peak_kv_tokens = max(self.peak_kv_tokens, self.kv_tokens)
-        self._to_keep = self._preamble_cells(kept + len(ids))
+        self.prefix.prefills(preamble, kept + len(ids))
         return self._item("prefill", entries), []
 
     @property
@@ -1264,59 +1255,22 @@ class Conversation:
         if self.is_evicted:
             return None
         if self._preamble_is_stale:
-            kept, ids = self._missing_preamble(BEGINNING)
             assert self.stage.preamble is not None
-            before = self.stage.preamble.wanted_ids[max(0, kept - BEGINNING) : kept]
-            return (self.salt, kept, tuple(before), tuple(ids))
-        rows = None if self._coming is None else self._coming.rows
-        if self._path is None or rows is None or not rows.burst:
-            return None
-        label, count = rows.burst[0]
-        queue = self.stage.input(label).queue
-        coming = tuple(queue[i].token for i in range(min(count, BEGINNING)))
-        return (self.salt, label, len(self._path), tuple(self._path[-BEGINNING:]), coming)
+            return self.prefix.next_of_preamble(self.stage.preamble)
+        return self.prefix.next_of_rows(None if self._coming is None else self._coming.rows, self.stage)
 
     def _recall(self, rows: RowPlan | None) -> list[Waiting]:
-        """In native rows: enter what other sessions have read at their very beginning without computing it again.
-
-        Only tokens that enter in rows of their own are recalled: in the last row of a burst outputs are asked.
-        """
+        """In native rows: enter what other sessions have read at their very beginning without computing it again."""
         if rows is None or not rows.burst:
             return []
-        assert self._path is not None
-        (found,) = self._apply([Recall(self.number, self._path + self._burst_cells(rows))])
-        found -= len(self._path)
-        burst: list[tuple[str, int]] = []
-        for label, count in rows.burst:
-            burst.append((label, min(count, found - sum(n for _, n in burst))))
-        recalled = RowPlan(tuple(part for part in burst if part[1] > 0), (), False)
-        if not recalled.burst:
-            return []
-        self._lengthen_path(recalled)
-        self.num_cached += recalled.num_burst
-        self._to_keep = None  # it is kept already
-        return self._rows.make(NextRows(recalled)).read
-
-    def _burst_cells(self, rows: RowPlan) -> list[Cell]:
-        t = self.record.t
-        cells: list[Cell] = []
-        for label, count in rows.burst:
-            coming = islice(self.stage.input(label).queue, count)  # a deque is slow to index
-            cells += [Cell(step, label, waiting.token) for step, waiting in enumerate(coming, t + len(cells))]
-        return cells
-
-    def _lengthen_path(self, rows: RowPlan | None) -> None:
-        """Follow a native session's beginning as long as nothing but bursts of input happens in it."""
-        if self._path is None or rows is None:
-            self._path = None
-            return
-        self._path = self._to_keep = self._path + self._burst_cells(rows)
-        if rows.outputs:
-            self._path = None
+        stage, t = self.stage, self.record.t
+        (found,) = self._apply([Recall(self.number, self.prefix.wanted(rows, stage, t))])
+        recalled = self.prefix.recalled(rows, found, stage, t)
+        return [] if recalled is None else self._rows.make(NextRows(recalled)).read
 
     def keep_prefixes(self) -> None:
         """After the forward: let other sessions share what has just been computed, where it is closed."""
-        cells, self._to_keep = self._to_keep, None
+        cells = self.prefix.take()
         if cells and not self.is_closed:
             self._apply([Keep(self.number, cells)])
 

@@ -78,7 +78,7 @@ class Seat:
                 num_queued=conversation.num_queued,
                 kv_tokens=conversation.kv_tokens,
                 peak_kv_tokens=conversation.peak_kv_tokens,
-                num_cached=conversation.num_cached,
+                num_cached=conversation.prefix.num_cached,
                 reuse=None if conversation.counts is None else conversation.counts.told(),
                 num_accepted=conversation.ahead.num_accepted,
                 num_rejected=conversation.ahead.num_rejected,
