@@ -13,10 +13,10 @@ none it raises, and the same call succeeds later.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,12 +46,12 @@ from braid.engine.editing.facts import changes_a_fact
 from braid.engine.editing.history import told_history
 from braid.engine.editing.splicing import Part, needs_of
 from braid.engine.editing.taken import Shape, Taken, shape_of
+from braid.engine.ground import Ground, Unanswered
 from braid.engine.guessing.ahead import BooksOnly, StepAhead, StepsAhead
 from braid.engine.guessing.session_guesses import Asked, SessionGuesses
 from braid.engine.lanes import RANKS, InputLane, OutputLane, Waiting
 from braid.engine.policy import Backlog, RowPlan, next_rows
 from braid.engine.record import LedgerLine, News, Record, as_event
-from braid.engine.restore import Refilling
 from braid.engine.rowmaker import NextRows, RowMaker
 from braid.engine.scheduler import Demand, Grant
 from braid.engine.shared_prefix import SharedPrefix
@@ -69,7 +69,6 @@ from braid.errors import (
     SessionClosedError,
 )
 from braid.model.chat import Chat
-from braid.streams.entries import LifeEvent
 from braid.streams.events import Event, Reuse, StreamState, TokenOdds
 from braid.streams.stream_spec import AdaptiveWait, Trigger
 from braid.streams.text import require_whole
@@ -79,10 +78,7 @@ from braid.streams.transcript import Transcript
 if TYPE_CHECKING:
     from braid.engine.ledger import Ledger
 
-__all__ = ["EVERYTHING", "Conversation", "Unanswered"]
-
-REFILL_CHUNK = 128
-"""Tokens of an evicted session that are computed again in one piece."""
+__all__ = ["EVERYTHING", "Conversation"]
 
 DRIFT_BOUND = 0.05
 """How far keys and values may be from what they should be, by the estimate of `Backend.deviation`."""
@@ -105,17 +101,6 @@ _BOOKS = (
 """What a conversation takes from its double."""
 
 Apply = Callable[[Sequence[Op]], list[int]]
-
-
-@dataclass(frozen=True)
-class Unanswered:
-    """What a process had prepared when it was killed, before the forward answered."""
-
-    item: Item
-    num_entries: int
-    """Entries of the transcript before it."""
-    asked: Sequence[Asked] = ()
-    """Who was asked by it."""
 
 
 class Conversation:
@@ -187,8 +172,6 @@ class Conversation:
         self.is_closed = False
         self.error: BraidError | None = None
         """What ended it from inside."""
-        self.is_evicted = False
-        """Whether its spans were dropped from the cache, and are refilled before it goes on."""
         self.forces_answers = forces_answers
         self.is_first_due = False
         """Whether a turn's first token, or first answer token, is still to come."""
@@ -206,13 +189,11 @@ class Conversation:
             backend.capabilities().prefixes and not self.stage.in_views and not self.stage.keeps_silence
         )
         self.prefix = SharedPrefix(salt, is_open=can_share)
+        self.ground = Ground()
         self.ledger: Ledger | None = None
         """Where it is written down what happens to this session, so that another process can go on with it."""
         self.num_entries_before = 0
         """Entries of the transcript before the rows that were prepared last; what was recalled is among them."""
-        self._unanswered: Unanswered | None = None
-        self._refilling: Refilling | None = None
-        """Once an evicted session has something to do: how far its spans are filled again."""
         self._coming: NextRows | None = None
         self.edit: EditableTurn | None = None
         """The turn whose input may still change, until it is committed and released."""
@@ -549,7 +530,7 @@ class Conversation:
         self.stage.close_lane(lane)
         self.prefix.end()
         if self.is_evicted:
-            self._refill_anew()
+            self.ground.begin_anew(self.number, self._apply)
         else:
             self._apply([Close(self.number, stream)])
         self.record.life("close", stream)
@@ -593,14 +574,9 @@ class Conversation:
             raise RegimeError(
                 "the input may still change; commit it or roll it back before the session is forked"
             )
-        twin = self._copied()
-        twin.number = number
+        twin = self._copied(number)
         twin.num_awaited = 0  # what is on its way comes to the first one
-        if self._unanswered is not None:
-            item = self._unanswered.item._replace(session=number)
-            twin._unanswered = replace(self._unanswered, item=item)  # noqa: SLF001 (of its own class)
         if self.is_evicted:
-            twin._refilling = None  # noqa: SLF001 (of its own class)
             self._apply([Open(number, self.topology, self.record.transcript.copies, self.salt)])
         else:
             self._apply([Fork(self.number, number)])
@@ -614,23 +590,23 @@ class Conversation:
         Args:
             books: In the place of the backend.
         """
-        twin = self._copied()
+        twin = self._copied(self.number)
         books = BooksOnly() if books is None else books
         twin.backend = books  # pyright: ignore[reportAttributeAccessIssue] (it is asked for room alone)
         twin._apply = books.apply  # noqa: SLF001 (of its own class)
-        twin.prefix.end()
-        twin.prefix.keep_nothing()
+        twin.prefix.share_nothing()
         return twin
 
-    def _copied(self) -> Conversation:
+    def _copied(self, number: int) -> Conversation:
         """Its books once more."""
         twin = copy(self)
+        twin.number = number
         twin.stage = self.stage.fork()
         twin.record = self.record.fork()
         twin._rows = RowMaker(twin.stage, twin.record, twin._draw)  # noqa: SLF001 (of its own class)
         twin.asked = list(self.asked)
         twin.guesses, twin.ahead = self.guesses.fork(), self.ahead.fork()
-        twin.prefix = self.prefix.fork()
+        twin.prefix, twin.ground = self.prefix.fork(), self.ground.fork(number)
         twin._coming = None  # noqa: SLF001 (of its own class)
         twin.ledger = None  # it would lack the past
         twin.needs_ground, twin.put_off = False, []
@@ -646,8 +622,7 @@ class Conversation:
         self.guesses.become(twin.guesses)
         self._coming = None
         # What other sessions may share is told from the rows that were taken back.
-        self.prefix.end()
-        self.prefix.keep_nothing()
+        self.prefix.share_nothing()
         self._forget_steps(self.ahead.drop())
 
     def evict(self) -> None:
@@ -663,8 +638,7 @@ class Conversation:
             self.record.notice(
                 "evicted", "its cache was given back; it is refilled when there is something to do"
             )
-        self.is_evicted = True
-        self._refilling = None
+        self.ground.lose()
         self.prefix.keep_nothing()
 
     def go_on(self, backend: Backend, apply: Apply, unanswered: Unanswered | None, now: float) -> None:
@@ -679,12 +653,11 @@ class Conversation:
         if self.is_closed:
             return
         apply([Open(self.number, self.topology, self.record.transcript.copies, self.salt)])
-        self.is_evicted = True
-        self._refilling = self._coming = None
+        self.ground.lose()
         self.prefix.keep_nothing()
-        if self._unanswered is None and unanswered is not None and self.asked:
-            self._unanswered = replace(unanswered, asked=self.asked)
-        self.asked = []
+        if self.ground.unanswered is None and unanswered is not None and self.asked:
+            self.ground.unanswered = replace(unanswered, asked=self.asked)
+        self.asked, self._coming = [], None
         for lane in self.stage.inputs:
             lane.queue = deque(waiting._replace(at=now) for waiting in lane.queue)
         self._ended_at = None if self._ended_at is None else now
@@ -693,9 +666,14 @@ class Conversation:
     # ---- an editable turn
 
     @property
+    def is_evicted(self) -> bool:
+        """Whether its spans were dropped from the cache, and are refilled before it goes on."""
+        return self.ground.is_evicted
+
+    @property
     def has_ground(self) -> bool:
         """Whether all that a turn stands on is in the cache, or there is nothing."""
-        return not self.is_evicted and not self._preamble_is_stale and self._unanswered is None
+        return self.ground.is_whole and not self._preamble_is_stale
 
     def follow(self, now: float) -> bool:
         """Bring an editable turn to its newest snapshot; between two forwards.
@@ -829,9 +807,7 @@ class Conversation:
         """Tokens that the cache keeps for this session."""
         if self.is_closed:
             return 0
-        if self.is_evicted or self._unanswered is not None:
-            return 0 if self._refilling is None else self._refilling.held.total()
-        return self.stage.kv_tokens
+        return self.stage.kv_tokens if self.ground.is_whole else self.ground.num_refilled
 
     @property
     def num_queued(self) -> int:
@@ -854,7 +830,7 @@ class Conversation:
             return False
         if self._rests:
             return False
-        if self._unanswered is not None or (self._preamble_is_stale and not self.is_evicted):
+        if self.ground.unanswered is not None or (self._preamble_is_stale and not self.is_evicted):
             return True
         if self.edit is not None and (self.edit.is_outdated or self.edit.is_committed):
             return True
@@ -887,16 +863,19 @@ class Conversation:
         self._coming = None
         if self.is_closed or self._rests:
             return None
-        if self._unanswered is not None:
-            return self._refill_demand(now) if self.is_evicted else self._unanswered_demand(self._unanswered)
+        ground = self.ground
+        if ground.unanswered is not None:
+            return (
+                self._refill_demand(now) if ground.is_evicted else self._unanswered_demand(ground.unanswered)
+            )
         if self.stage.in_views:
             self._retire_unread()
         coming = self._next_rows(now)
-        if not coming.is_something and (self.is_evicted or not self._preamble_is_stale):
+        if not coming.is_something and (ground.is_evicted or not self._preamble_is_stale):
             self._settle()
             coming = self._next_rows(now)
         needs_ground = self.needs_ground or self.wants_ground
-        if self.is_evicted:
+        if ground.is_evicted:
             return self._refill_demand(now) if coming.is_something or needs_ground else None
         if self._preamble_is_stale:
             self._recall_preamble()
@@ -964,10 +943,10 @@ class Conversation:
         self.granted = grant
         if self.is_closed:
             return None
-        if self.is_evicted:
+        if self.ground.is_evicted:
             return self._refilled(grant)
-        if self._unanswered is not None:
-            return self._compute_unanswered(self._unanswered, grant)
+        if self.ground.unanswered is not None:
+            return self._compute_unanswered(self.ground.unanswered, grant)
         if self._preamble_is_stale:
             return self._prefill_preamble(grant)
         coming = self._coming if self._coming is not None else self._next_rows(now)
@@ -1138,9 +1117,8 @@ class Conversation:
                 if lane.matcher is not None:
                     lane.matcher.consume(answer.token)
         self.asked = []
-        if self._unanswered is not None and not self.is_evicted:
-            self._close_what_closed(self._unanswered)
-            self._unanswered = self._refilling = None
+        if self.ground.unanswered is not None and not self.ground.is_evicted:
+            self.ground.answered(self.number, self.record.transcript, self._apply)
 
     def first_tokens(self, now: float) -> tuple[float | None, float | None]:
         """Seconds from the end of input to the turn's first token and to its first answer token, where they came now.
@@ -1162,38 +1140,21 @@ class Conversation:
 
     def _refill_demand(self, now: float) -> Demand | None:
         """What refilling an evicted session takes next; what comes after it once everything is there."""
-        if self._refilling is None:
-            preamble = self.stage.preamble
-            ids = None if preamble is None else preamble.cached_ids
-            counting = None if self._unanswered is None else self._unanswered.num_entries
-            self._refilling = Refilling(
-                self.number, self.record.transcript, ids, chunk=REFILL_CHUNK, num_entries=counting
-            )
-        piece = self._refilling.next_piece(self._apply)
+        number, apply = self.number, self._apply
+        piece = self.ground.next_piece(number, self.record.transcript, self.stage.preamble, apply)
         if piece is not None:
             size = sum(len(entry.token_ids) for entry in piece)
             return self._demand(size, 0, self._best_rank(), 2)
-        for lane in self.stage.outputs:  # a closer of a start that came to nothing is in the transcript, too
-            if self._refilling.held[closer_of(lane.label)] > lane.closer_len:
-                self._apply([Trim(self.number, closer_of(lane.label), 0)])
-        self.is_evicted = False
+        self.ground.refilled(number, self.stage, apply)
         self.record.notice("restored", "its cache is refilled from the transcript")
-        if self._unanswered is None:
-            self._refilling = None
         return self.demand(now)
 
-    def _refill_anew(self) -> None:
-        """What the spans of an evicted session have to hold is another thing now: begin again, if it has begun."""
-        if self._refilling is not None:
-            self._apply([Drop(self.number)])
-            self._refilling = None
-
     def _refilled(self, grant: Grant) -> tuple[Item, list[Waiting]] | None:
-        piece = None if self._refilling is None else self._refilling.piece
-        if self._refilling is None or piece is None or not grant.makes_row:
+        piece = self.ground.piece
+        if piece is None or not grant.makes_row:
             return None
         self.backend.reserve(self.number, [(entry.span, len(entry.token_ids)) for entry in piece])
-        return self._item("prefill", self._refilling.take()), []
+        return self._item("prefill", self.ground.take()), []
 
     def _unanswered_demand(self, unanswered: Unanswered) -> Demand:
         return self._demand(unanswered.item.num_tokens, 0, self._best_rank(), 2)
@@ -1202,19 +1163,9 @@ class Conversation:
         """What had been prepared before the process was killed; its rows are in the transcript already."""
         if not grant.makes_row:
             return None
-        item = unanswered.item
-        needs = Counter[str]()
-        for entry in item.entries:
-            needs[entry.span] += len(entry.token_ids) if entry.keep else 0
-        self.backend.reserve(self.number, list((+needs).items()))
+        self.backend.reserve(self.number, unanswered.needs)
         self.asked = list(unanswered.asked)
-        return item, []
-
-    def _close_what_closed(self, unanswered: Unanswered) -> None:
-        """Streams that were closed while the forward was under way, which read them still."""
-        for entry in self.record.transcript.entries[unanswered.num_entries :]:
-            if isinstance(entry, LifeEvent) and entry.kind == "close" and entry.lane is not None:
-                self._apply([Close(self.number, entry.lane)])
+        return unanswered.item, []
 
     def _recall_preamble(self) -> None:
         """Take what other sessions, or earlier turns, have computed of the preamble already."""
@@ -1441,7 +1392,7 @@ class Conversation:
         kept = [lane.label for lane in (*self.stage.inputs, *self.stage.outputs) if lane.num_kept]
         kept += [closer_of(lane.label) for lane in self.stage.outputs if lane.closer_len]
         if self.is_evicted:
-            self._refill_anew()
+            self.ground.begin_anew(self.number, self._apply)
         else:
             self._apply([Trim(self.number, span, 0) for span in kept])
         self.stage.clear_turn()

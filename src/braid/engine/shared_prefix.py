@@ -56,6 +56,10 @@ class SharedPrefix:
         """What is being computed is not there to be kept."""
         self._to_keep = None
 
+    def share_nothing(self) -> None:
+        """Neither what is being computed nor what follows is shared."""
+        self._path = self._to_keep = None
+
     # ---- what is computed
 
     def prefills(self, preamble: Preamble, length: int) -> None:
