@@ -41,6 +41,7 @@ from braid.engine.backend import (
     Trim,
     closer_of,
 )
+from braid.engine.coming import coming_rows, demand_of_piece, demand_of_rows, within
 from braid.engine.editing.editable import MOST_DRAFTED, Counts, EditableTurn, Mode
 from braid.engine.editing.facts import changes_a_fact
 from braid.engine.editing.history import told_history
@@ -49,14 +50,14 @@ from braid.engine.editing.taken import Shape, Taken, shape_of
 from braid.engine.ground import Ground, Unanswered
 from braid.engine.guessing.ahead import BooksOnly, StepAhead, StepsAhead
 from braid.engine.guessing.session_guesses import Asked, SessionGuesses
-from braid.engine.lanes import RANKS, InputLane, OutputLane, Waiting
-from braid.engine.policy import Backlog, RowPlan, next_rows
+from braid.engine.lanes import InputLane, OutputLane, Waiting
+from braid.engine.policy import RowPlan
 from braid.engine.record import LedgerLine, News, Record, as_event
 from braid.engine.rowmaker import NextRows, RowMaker
 from braid.engine.scheduler import Demand, Grant
 from braid.engine.shared_prefix import SharedPrefix
 from braid.engine.stage import Stage
-from braid.engine.starts import Predicate, is_unread, num_entered, require_supported, why_start
+from braid.engine.starts import Predicate, decide_wait, is_unread, note_sureness, require_supported
 from braid.errors import (
     BraidError,
     ContextOverflowError,
@@ -70,7 +71,6 @@ from braid.errors import (
 )
 from braid.model.chat import Chat
 from braid.streams.events import Event, Reuse, StreamState, TokenOdds
-from braid.streams.stream_spec import AdaptiveWait, Trigger
 from braid.streams.text import require_whole
 from braid.streams.topology import Topology
 from braid.streams.transcript import Transcript
@@ -821,7 +821,7 @@ class Conversation:
     @property
     def is_speaking(self) -> bool:
         """Whether an output has a token for the next row."""
-        return any(lane.phase == "speaking" for lane in self.stage.outputs)
+        return self.stage.is_speaking
 
     @property
     def has_work(self) -> bool:
@@ -882,46 +882,15 @@ class Conversation:
         if self._preamble_is_stale:
             assert self.stage.preamble is not None
             _, missing = self.stage.preamble.missing(1 << 30)
-            return self._demand(0, max(1, len(missing)), 2, self._best_rank())
+            return demand_of_piece(self.number, self.stage, max(1, len(missing)), is_whole=False)
         if not coming.is_something or (self.edit is not None and not self.edit.may_go_on(coming, now)):
             return None
         self._coming = coming
-        return self._weighed(coming)
+        return demand_of_rows(self.number, self.stage, coming)
 
     def coming(self, grant: Grant, now: float) -> NextRows:
         """What a grant allows of the next rows; `demand` was asked before."""
-        return _within(self._next_rows(now) if self._coming is None else self._coming, grant)
-
-    def _weighed(self, coming: NextRows) -> Demand:
-        """How many tokens come next, and how urgent they are."""
-        rows = coming.rows
-        row_tokens, rank, input_rank = len(coming.aloud), 2, 2
-        if rows is None or rows.outputs:
-            for lane in self.stage.outputs:
-                if lane.phase in ("speaking", "silent"):
-                    row_tokens += 1
-                    rank = min(rank, lane.rank)
-        for lane in (*(lane for lane, _ in coming.starters), *coming.curious):
-            rank = min(rank, lane.rank)
-            row_tokens += 1 if self.stage.preamble is None else len(self.stage.preamble.closer_ids(lane.spec))
-        num_burst = 0
-        if rows is not None:
-            num_burst = rows.num_burst
-            row_tokens += len(rows.row)
-            for lane in self.stage.inputs:
-                if lane.label in rows.row:
-                    rank = min(rank, lane.rank)
-            if rows.burst:
-                first = self.stage.lane(rows.burst[0][0])
-                input_rank = first.rank
-        return self._demand(row_tokens, num_burst, rank, input_rank)
-
-    def _demand(self, row_tokens: int, num_burst: int, rank: int, input_rank: int) -> Demand:
-        overdue_at = min((lane.overdue_at for lane in self.stage.inputs), default=math.inf)
-        return Demand(self.number, row_tokens, num_burst, rank, input_rank, overdue_at)
-
-    def _best_rank(self) -> int:
-        return min(RANKS[spec.priority] for spec in self.topology.streams.values())
+        return within(self._next_rows(now) if self._coming is None else self._coming, grant)
 
     def prepare(
         self, grant: Grant = EVERYTHING, now: float = 0.0, *, spare: int = 0
@@ -960,7 +929,7 @@ class Conversation:
             coming = self._next_rows(now) if read else coming
             grant = self.granted = self.edit.splicing.up_to(grant)
         self._require_length(coming)
-        coming = _within(coming, grant)
+        coming = within(coming, grant)
         if not coming.is_something or (self.edit is not None and self.edit.is_outdated):
             return None
         needs = self._rows.needs(coming)
@@ -1100,11 +1069,12 @@ class Conversation:
             if not is_wait:
                 self.guesses.said(label, answer.token)
             if isinstance(lane, InputLane):
-                self._note_sureness(lane, answer)
+                note_sureness(lane, self.stage.outputs, self.table, answer.confidence)
             elif is_wait or lane.phase == "waiting":
                 # Where only one of them holds, a verb has put it to sleep meanwhile, or made it wait again.
                 if is_wait and lane.phase == "waiting":
-                    self._decide_wait(lane, answer)
+                    self._drop_closer(lane)  # it is written again, behind what will have been read by then
+                    decide_wait(lane, answer.confidence)
             elif not lane.is_awake or lane.pending is not None:
                 continue  # a verb came in between
             elif lane.forced:
@@ -1144,7 +1114,7 @@ class Conversation:
         piece = self.ground.next_piece(number, self.record.transcript, self.stage.preamble, apply)
         if piece is not None:
             size = sum(len(entry.token_ids) for entry in piece)
-            return self._demand(size, 0, self._best_rank(), 2)
+            return demand_of_piece(number, self.stage, size, is_whole=True)
         self.ground.refilled(number, self.stage, apply)
         self.record.notice("restored", "its cache is refilled from the transcript")
         return self.demand(now)
@@ -1157,7 +1127,7 @@ class Conversation:
         return self._item("prefill", self.ground.take()), []
 
     def _unanswered_demand(self, unanswered: Unanswered) -> Demand:
-        return self._demand(unanswered.item.num_tokens, 0, self._best_rank(), 2)
+        return demand_of_piece(self.number, self.stage, unanswered.item.num_tokens, is_whole=True)
 
     def _compute_unanswered(self, unanswered: Unanswered, grant: Grant) -> tuple[Item, list[Waiting]] | None:
         """What had been prepared before the process was killed; its rows are in the transcript already."""
@@ -1252,77 +1222,7 @@ class Conversation:
             )
 
     def _next_rows(self, now: float) -> NextRows:
-        """What the queues make of the next rows, and the outputs that wake, or are asked, with them."""
-        stage = self.stage
-        backlogs = [
-            Backlog(
-                lane.label,
-                len(lane.queue),
-                "burst" if lane.feed == "burst" or (lane.overdue_at <= now and self._may_hurry) else "paced",
-                lane.rank,
-            )
-            for lane in stage.inputs
-            if lane.queue
-        ]
-        rows = next_rows(backlogs, is_speaking=self.is_speaking, budget=1 << 30)
-        if not self._in_turn:
-            return NextRows(rows)
-        aloud = (
-            [lane for lane in stage.outputs if lane.must_speak and lane.phase == "silent"]
-            if rows is None
-            else []
-        )
-        if rows is None and stage.keeps_silence:
-            return NextRows(None, (), (), aloud)  # asking others would take a row of silence alone
-        waiting = [lane for lane in stage.outputs if lane.phase == "waiting"]
-        if not waiting:
-            return NextRows(rows, (), (), aloud)
-
-        def entering(label: str) -> int:
-            return 0 if rows is None else rows.count(label)
-
-        starters: list[tuple[OutputLane, str]] = []
-        curious: list[OutputLane] = []
-        for lane in waiting:
-            why = why_start(lane, self.table, stage.inputs, stage.outputs, entering, self.predicates)
-            if why is not None:
-                starters.append((lane, why))
-            elif isinstance(lane.spec.wait_k, AdaptiveWait) and not isinstance(lane.spec.trigger, Trigger):
-                has_news = num_entered(lane, self.table, stage.inputs, entering) > lane.asked_after
-                if has_news and (rows is not None or self._rows.asks_first(lane)):
-                    curious.append(lane)
-        return NextRows(rows, starters, curious, aloud)
-
-    @property
-    def _may_hurry(self) -> bool:
-        """Whether an overdue backlog may become a burst: not where every row holds a token of every lane."""
-        return not self.stage.keeps_silence
-
-    def _note_sureness(self, source: InputLane, answer: Answer) -> None:
-        """Of an input's last token: how sure the model is of what it says next."""
-        for lane in self.stage.outputs:
-            wait = lane.spec.wait_k
-            if lane.phase != "waiting" or not isinstance(wait, AdaptiveWait) or self._rows.asks_first(lane):
-                continue
-            if self.table.reads(lane.lane.index, source.lane.index):
-                lane.sureness.append(answer.confidence)
-                mean = sum(lane.sureness) / len(lane.sureness)
-                if len(lane.sureness) == lane.sureness.maxlen and mean >= wait.threshold:
-                    lane.ready_because = (
-                        f"the input is predictable (p = {mean:.2f}, wanted {wait.threshold:.2f}) "
-                        f"after {lane.asked_after} tokens"
-                    )
-
-    def _decide_wait(self, lane: OutputLane, answer: Answer) -> None:
-        """In an adaptive wait: is the model sure of the answer's first token?"""
-        wait = lane.spec.wait_k
-        assert isinstance(wait, AdaptiveWait)
-        self._drop_closer(lane)  # it is written again, behind what will have been read by then
-        if answer.confidence >= wait.threshold:
-            lane.ready_because = (
-                f"sure of its first token (p = {answer.confidence:.2f}, wanted {wait.threshold:.2f}) "
-                f"after {lane.asked_after} tokens"
-            )
+        return coming_rows(self.stage, now, in_turn=self._in_turn, predicates=self.predicates)
 
     def _retire_unread(self) -> None:
         """In views, an inner output whose readers have all finished thinks for nobody; but tools read their calls."""
@@ -1472,18 +1372,3 @@ class Conversation:
 def _odds(answer: Answer, num_others: int) -> TokenOdds:
     """How likely the drawn token was, and what else was likely."""
     return TokenOdds(token=answer.token, logprob=answer.logprob, top=answer.top[:num_others])
-
-
-def _within(coming: NextRows, grant: Grant) -> NextRows:
-    """As much of it as the grant allows; outputs join only in the last row of a whole burst."""
-    rows = coming.rows
-    num_burst = 0 if rows is None else rows.num_burst
-    if grant.makes_row and grant.input_tokens >= num_burst:
-        return coming
-    left = min(grant.input_tokens, num_burst)
-    burst: list[tuple[str, int]] = []
-    for label, count in () if rows is None else rows.burst:
-        if left:
-            burst.append((label, min(count, left)))
-            left -= burst[-1][1]
-    return NextRows(RowPlan(tuple(burst), (), False)) if burst else NextRows()

@@ -57,6 +57,11 @@ class Stage:
         kept += sum(lane.num_kept + lane.closer_len for lane in self.outputs)
         return kept + (self.preamble.num_cached if self.preamble is not None else 0)
 
+    @property
+    def is_speaking(self) -> bool:
+        """Whether an output has a token for the next row."""
+        return any(lane.phase == "speaking" for lane in self.outputs)
+
     def held_by_span(self) -> dict[str, int]:
         """Tokens of each span that is open."""
         held = {lane.label: lane.num_kept for lane in self.inputs if not lane.is_closed}
