@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braid.engine import conversation as conversation_module
+from braid.engine import ground as ground_module
 from braid.engine import restore
 from braid.engine.backend import PREAMBLE, Close, Entry, Trim
 from braid.engine.conversation import Conversation
@@ -372,7 +372,7 @@ def test_a_stream_that_is_closed_while_its_session_is_out_of_the_cache(
     steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was there when the rows before were read, and is gone from the ones to come."""
-    monkeypatch.setattr(conversation_module, "REFILL_CHUNK", 6)
+    monkeypatch.setattr(ground_module, "REFILL_CHUNK", 6)
     core = core_for(NOTED)
     conversation = core.open(NOTED)
     core.do(conversation, "write", "note", "remember this ")
@@ -390,7 +390,7 @@ def test_a_stream_that_is_closed_while_its_session_is_out_of_the_cache(
 
 
 def test_a_turn_that_ends_while_its_session_is_being_refilled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation_module, "REFILL_CHUNK", 6)
+    monkeypatch.setattr(ground_module, "REFILL_CHUNK", 6)
     core = core_for(THINK_ALOUD)
     conversation = core.open(THINK_ALOUD)
     core.do(conversation, "write", "user", "hello there ")
@@ -486,7 +486,7 @@ def broken_life(monkeypatch: pytest.MonkeyPatch, breaks: Any) -> float:
         yield from breaks(list(real(*arguments, **named)))
 
     monkeypatch.setattr(restore, "refills", wrong)
-    monkeypatch.setattr(conversation_module, "REFILL_CHUNK", 8)
+    monkeypatch.setattr(ground_module, "REFILL_CHUNK", 8)
     core = core_for(NOTED)
     conversation = core.open(NOTED)
     core.do(conversation, "write", "note", "remember this ")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from braid.cache import PageList
-from braid.engine import conversation as conversation_module
+from braid.engine import ground as ground_module
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.journal import Journal, replay
@@ -87,7 +87,7 @@ class Life(RuleBasedStateMachine):
         self.was_crowded = False
         self.now = 0.0
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(conversation_module, "REFILL_CHUNK", CHUNK)
+        self.patch.setattr(ground_module, "REFILL_CHUNK", CHUNK)
 
     # ---- who there is
 

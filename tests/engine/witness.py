@@ -91,6 +91,10 @@ class WitnessCore(EngineCore):
         self._unsee(conversation)
         return num_ahead
 
+    def _forget(self, conversation: Conversation) -> None:
+        super()._forget(conversation)
+        self._unsee(conversation)  # of a session that is closed in a draft, all of that is taken back
+
     def _unsee(self, conversation: Conversation) -> None:
         """Rows that were taken back, or computed ahead and did not come, are in no transcript."""
         for seen in (self.witness.seen, self.witness.probed):

@@ -208,7 +208,7 @@ class _Requests(_Snapshots):
 
     def _open(self, **settings: Any) -> None:
         super()._open(**settings)
-        self.conversation.guess_from = _no_guess
+        self.conversation.guesses.add = _no_guess
 
 
 def _no_guess(label: str, tokens: Sequence[int]) -> None:

@@ -13,10 +13,10 @@ none it raises, and the same call succeeds later.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +24,6 @@ from braid.engine.backend import (
     PREAMBLE,
     Answer,
     Backend,
-    Cell,
     Close,
     Draft,
     Draw,
@@ -42,21 +41,23 @@ from braid.engine.backend import (
     Trim,
     closer_of,
 )
+from braid.engine.coming import coming_rows, demand_of_piece, demand_of_rows, within
 from braid.engine.editing.editable import MOST_DRAFTED, Counts, EditableTurn, Mode
 from braid.engine.editing.facts import changes_a_fact
 from braid.engine.editing.history import told_history
 from braid.engine.editing.splicing import Part, needs_of
 from braid.engine.editing.taken import Shape, Taken, shape_of
-from braid.engine.guessing.ahead import LEAST_AHEAD, MOST_AHEAD, BooksOnly, StepAhead, look_ahead
-from braid.engine.guessing.guesses import Cursor, Guesses
-from braid.engine.lanes import RANKS, InputLane, OutputLane, Waiting
-from braid.engine.policy import Backlog, RowPlan, next_rows
+from braid.engine.ground import Ground, Unanswered
+from braid.engine.guessing.ahead import BooksOnly, StepAhead, StepsAhead
+from braid.engine.guessing.session_guesses import Asked, SessionGuesses
+from braid.engine.lanes import InputLane, OutputLane, Waiting
+from braid.engine.policy import RowPlan
 from braid.engine.record import LedgerLine, News, Record, as_event
-from braid.engine.restore import Refilling
 from braid.engine.rowmaker import NextRows, RowMaker
 from braid.engine.scheduler import Demand, Grant
+from braid.engine.shared_prefix import SharedPrefix
 from braid.engine.stage import Stage
-from braid.engine.starts import Predicate, is_unread, num_entered, require_supported, why_start
+from braid.engine.starts import Predicate, decide_wait, is_unread, note_sureness, require_supported
 from braid.errors import (
     BraidError,
     ContextOverflowError,
@@ -64,30 +65,20 @@ from braid.errors import (
     EmptyInputError,
     InputError,
     NothingToForceError,
-    PoolFullError,
     QueueFullError,
     RegimeError,
     SessionClosedError,
 )
 from braid.model.chat import Chat
-from braid.streams.entries import LifeEvent
 from braid.streams.events import Event, Reuse, StreamState, TokenOdds
-from braid.streams.stream_spec import AdaptiveWait, Trigger
 from braid.streams.text import require_whole
 from braid.streams.topology import Topology
 from braid.streams.transcript import Transcript
 
 if TYPE_CHECKING:
-    from braid.engine.guessing.shared_guesses import SharedGuesses
     from braid.engine.ledger import Ledger
 
-__all__ = ["EVERYTHING", "Conversation", "Unanswered"]
-
-REFILL_CHUNK = 128
-"""Tokens of an evicted session that are computed again in one piece."""
-
-BEGINNING = 16
-"""Tokens by which the beginnings of two sessions are compared."""
+__all__ = ["EVERYTHING", "Conversation"]
 
 DRIFT_BOUND = 0.05
 """How far keys and values may be from what they should be, by the estimate of `Backend.deviation`."""
@@ -103,25 +94,13 @@ _BOOKS = (
     "_was_quiescent",
     "_ended_at",
     "_said_at",
-    "_asked",
+    "asked",
     "_told",
-    "_cursors",
     "num_entries_before",
 )
 """What a conversation takes from its double."""
 
 Apply = Callable[[Sequence[Op]], list[int]]
-
-
-@dataclass(frozen=True)
-class Unanswered:
-    """What a process had prepared when it was killed, before the forward answered."""
-
-    item: Item
-    num_entries: int
-    """Entries of the transcript before it."""
-    asked: Sequence[tuple[str, bool]] = ()
-    """Who was asked by it."""
 
 
 class Conversation:
@@ -193,16 +172,12 @@ class Conversation:
         self.is_closed = False
         self.error: BraidError | None = None
         """What ended it from inside."""
-        self.is_evicted = False
-        """Whether its spans were dropped from the cache, and are refilled before it goes on."""
         self.forces_answers = forces_answers
         self.is_first_due = False
         """Whether a turn's first token, or first answer token, is still to come."""
         self.num_awaited = 0
         """Results that are still to come from outside, such as those of tools; no turn ends by silence meanwhile."""
         self.max_queued = max_queued
-        self.num_cached = 0
-        """Tokens that were taken from what other sessions had computed."""
         self.peak_kv_tokens = 0
         """The most tokens that the cache kept for this session."""
         self._apply = apply
@@ -213,17 +188,12 @@ class Conversation:
         can_share = (
             backend.capabilities().prefixes and not self.stage.in_views and not self.stage.keeps_silence
         )
-        self._path: list[Cell] | None = [] if can_share else None
-        """Of a native session, all that was read so far, while that is nothing but bursts of input."""
-        self._to_keep: list[Cell] | None = None
-        """What other sessions may share once it is computed."""
+        self.prefix = SharedPrefix(salt, is_open=can_share)
+        self.ground = Ground()
         self.ledger: Ledger | None = None
         """Where it is written down what happens to this session, so that another process can go on with it."""
         self.num_entries_before = 0
         """Entries of the transcript before the rows that were prepared last; what was recalled is among them."""
-        self._unanswered: Unanswered | None = None
-        self._refilling: Refilling | None = None
-        """Once an evicted session has something to do: how far its spans are filled again."""
         self._coming: NextRows | None = None
         self.edit: EditableTurn | None = None
         """The turn whose input may still change, until it is committed and released."""
@@ -246,24 +216,11 @@ class Conversation:
         """Whether it is led through a draft, whose turn is over when it is committed."""
         self._is_edited = False
         """Whether the turn that is under way was committed by `commit`."""
-        self.shared: SharedGuesses | None = None
-        """Where it gives its answers, and finds guesses where it has none of its own, if it was asked to."""
-        self.answered: list[list[int]] = []
-        """What the outputs said in a turn that is over, until it is shared."""
-        self._guesses: Guesses | None = None
-        self._cursors: dict[str, Cursor] = {}
-        self._ahead: list[StepAhead] = []
-        """What the forward that is under way computes beyond the next step."""
-        self._most_ahead = LEAST_AHEAD
-        self.num_accepted = self.num_rejected = 0
-        """Tokens that guesses brought, and those that were computed for nothing, in turns of either kind."""
-        self.ahead_at = 0.0
-        """When that was decided, on the engine's clock."""
-        self._is_disturbed = False
-        """Whether a verb has come during the forward."""
+        self.guesses = SessionGuesses([lane.label for lane in self.stage.outputs], salt)
+        self.ahead = StepsAhead()
         self._told: tuple[int, ...] = ()
         """The last answers."""
-        self._asked: list[tuple[str, bool]] = []
+        self.asked: list[Asked] = []
         """Who is asked by the forward that is under way, and whether only how sure the model is."""
         self._compiled = {
             lane.label: self.model.grammars.compile(lane.spec.grammar, at_start=lane.spec.prefix is None)
@@ -545,9 +502,9 @@ class Conversation:
         (lane,) = self._outputs(stream)
         require_whole(text)
         tokens = list(self.model.codec.encode(text)[0])
-        self.guess_from(lane.label, [*tokens, self.model.turn_end_id] if ends else tokens)
-        if self._in_turn and lane.label not in self._cursors and not lane.has_answered:
-            self._point_cursors()
+        self.guesses.add(lane.label, [*tokens, self.model.turn_end_id] if ends else tokens)
+        if self._in_turn and not self.guesses.follows(lane.label) and not lane.has_answered:
+            self.guesses.begin_turn()
 
     def await_result(self) -> None:
         """A result is on its way to an input, such as a tool's: silence does not end the turn before it comes."""
@@ -571,9 +528,9 @@ class Conversation:
         if isinstance(lane, OutputLane):
             self._sleep(lane, "closed")
         self.stage.close_lane(lane)
-        self._path = None
+        self.prefix.end()
         if self.is_evicted:
-            self._refill_anew()
+            self.ground.begin_anew(self.number, self._apply)
         else:
             self._apply([Close(self.number, stream)])
         self.record.life("close", stream)
@@ -586,7 +543,7 @@ class Conversation:
         self._restart_draft()
         self.edit = None
         if self._in_turn:  # as after a chat request, whose answer is complete before its turn is over
-            self._note_answers()
+            self.guesses.end_turn()
         self.is_closed = True
         for lane in self.stage.outputs:
             self.record.send(lane, lane.rest())
@@ -617,14 +574,9 @@ class Conversation:
             raise RegimeError(
                 "the input may still change; commit it or roll it back before the session is forked"
             )
-        twin = self._copied()
-        twin.number = number
+        twin = self._copied(number)
         twin.num_awaited = 0  # what is on its way comes to the first one
-        if self._unanswered is not None:
-            item = self._unanswered.item._replace(session=number)
-            twin._unanswered = replace(self._unanswered, item=item)  # noqa: SLF001 (of its own class)
         if self.is_evicted:
-            twin._refilling = None  # noqa: SLF001 (of its own class)
             self._apply([Open(number, self.topology, self.record.transcript.copies, self.salt)])
         else:
             self._apply([Fork(self.number, number)])
@@ -638,41 +590,40 @@ class Conversation:
         Args:
             books: In the place of the backend.
         """
-        twin = self._copied()
+        twin = self._copied(self.number)
         books = BooksOnly() if books is None else books
         twin.backend = books  # pyright: ignore[reportAttributeAccessIssue] (it is asked for room alone)
         twin._apply = books.apply  # noqa: SLF001 (of its own class)
-        twin._path = twin._to_keep = None  # noqa: SLF001 (of its own class)
+        twin.prefix.share_nothing()
         return twin
 
-    def _copied(self) -> Conversation:
+    def _copied(self, number: int) -> Conversation:
         """Its books once more."""
         twin = copy(self)
+        twin.number = number
         twin.stage = self.stage.fork()
         twin.record = self.record.fork()
         twin._rows = RowMaker(twin.stage, twin.record, twin._draw)  # noqa: SLF001 (of its own class)
-        twin._asked = list(self._asked)  # noqa: SLF001 (of its own class)
-        twin._cursors = {label: cursor.copy() for label, cursor in self._cursors.items()}  # noqa: SLF001
-        twin._ahead = []  # noqa: SLF001 (of its own class)
+        twin.asked = list(self.asked)
+        twin.guesses, twin.ahead = self.guesses.fork(), self.ahead.fork()
+        twin.prefix, twin.ground = self.prefix.fork(), self.ground.fork(number)
         twin._coming = None  # noqa: SLF001 (of its own class)
         twin.ledger = None  # it would lack the past
         twin.needs_ground, twin.put_off = False, []
         twin.edit = twin.finished = None
-        twin.answered = []
         return twin
 
     def become(self, twin: Conversation) -> None:
         """Stand where a double stands; what was held of the record is rewritten."""
-        ahead = {entry.span for step in self._ahead for entry in step.entries if entry.keep}
         for name in _BOOKS:
             setattr(self, name, getattr(twin, name))
         self.record.rewrite(twin.record)
         self._rows = RowMaker(self.stage, self.record, self._draw)
-        self._ahead, self._coming = [], None
+        self.guesses.become(twin.guesses)
+        self._coming = None
         # What other sessions may share is told from the rows that were taken back.
-        self._path = self._to_keep = None
-        held = self.held_by_span()
-        self.forget({span: held[span] for span in ahead if span in held})
+        self.prefix.share_nothing()
+        self._forget_steps(self.ahead.drop())
 
     def evict(self) -> None:
         """Drop its spans from the cache; they are refilled from the transcript before the session goes on.
@@ -687,8 +638,8 @@ class Conversation:
             self.record.notice(
                 "evicted", "its cache was given back; it is refilled when there is something to do"
             )
-        self.is_evicted = True
-        self._refilling = self._to_keep = None
+        self.ground.lose()
+        self.prefix.keep_nothing()
 
     def go_on(self, backend: Backend, apply: Apply, unanswered: Unanswered | None, now: float) -> None:
         """Go on at a backend that holds nothing of it yet, as in another process.
@@ -702,11 +653,11 @@ class Conversation:
         if self.is_closed:
             return
         apply([Open(self.number, self.topology, self.record.transcript.copies, self.salt)])
-        self.is_evicted = True
-        self._refilling = self._to_keep = self._coming = None
-        if self._unanswered is None and unanswered is not None and self._asked:
-            self._unanswered = replace(unanswered, asked=self._asked)
-        self._asked = []
+        self.ground.lose()
+        self.prefix.keep_nothing()
+        if self.ground.unanswered is None and unanswered is not None and self.asked:
+            self.ground.unanswered = replace(unanswered, asked=self.asked)
+        self.asked, self._coming = [], None
         for lane in self.stage.inputs:
             lane.queue = deque(waiting._replace(at=now) for waiting in lane.queue)
         self._ended_at = None if self._ended_at is None else now
@@ -715,9 +666,14 @@ class Conversation:
     # ---- an editable turn
 
     @property
+    def is_evicted(self) -> bool:
+        """Whether its spans were dropped from the cache, and are refilled before it goes on."""
+        return self.ground.is_evicted
+
+    @property
     def has_ground(self) -> bool:
         """Whether all that a turn stands on is in the cache, or there is nothing."""
-        return not self.is_evicted and not self._preamble_is_stale and self._unanswered is None
+        return self.ground.is_whole and not self._preamble_is_stale
 
     def follow(self, now: float) -> bool:
         """Bring an editable turn to its newest snapshot; between two forwards.
@@ -851,9 +807,7 @@ class Conversation:
         """Tokens that the cache keeps for this session."""
         if self.is_closed:
             return 0
-        if self.is_evicted or self._unanswered is not None:
-            return 0 if self._refilling is None else self._refilling.held.total()
-        return self.stage.kv_tokens
+        return self.stage.kv_tokens if self.ground.is_whole else self.ground.num_refilled
 
     @property
     def num_queued(self) -> int:
@@ -867,7 +821,7 @@ class Conversation:
     @property
     def is_speaking(self) -> bool:
         """Whether an output has a token for the next row."""
-        return any(lane.phase == "speaking" for lane in self.stage.outputs)
+        return self.stage.is_speaking
 
     @property
     def has_work(self) -> bool:
@@ -876,7 +830,7 @@ class Conversation:
             return False
         if self._rests:
             return False
-        if self._unanswered is not None or (self._preamble_is_stale and not self.is_evicted):
+        if self.ground.unanswered is not None or (self._preamble_is_stale and not self.is_evicted):
             return True
         if self.edit is not None and (self.edit.is_outdated or self.edit.is_committed):
             return True
@@ -909,61 +863,34 @@ class Conversation:
         self._coming = None
         if self.is_closed or self._rests:
             return None
-        if self._unanswered is not None:
-            return self._refill_demand(now) if self.is_evicted else self._unanswered_demand(self._unanswered)
+        ground = self.ground
+        if ground.unanswered is not None:
+            return (
+                self._refill_demand(now) if ground.is_evicted else self._unanswered_demand(ground.unanswered)
+            )
         if self.stage.in_views:
             self._retire_unread()
         coming = self._next_rows(now)
-        if not coming.is_something and (self.is_evicted or not self._preamble_is_stale):
+        if not coming.is_something and (ground.is_evicted or not self._preamble_is_stale):
             self._settle()
             coming = self._next_rows(now)
         needs_ground = self.needs_ground or self.wants_ground
-        if self.is_evicted:
+        if ground.is_evicted:
             return self._refill_demand(now) if coming.is_something or needs_ground else None
         if self._preamble_is_stale:
             self._recall_preamble()
         if self._preamble_is_stale:
-            _, missing = self._missing_preamble(1 << 30)
-            return self._demand(0, max(1, len(missing)), 2, self._best_rank())
+            assert self.stage.preamble is not None
+            _, missing = self.stage.preamble.missing(1 << 30)
+            return demand_of_piece(self.number, self.stage, max(1, len(missing)), is_whole=False)
         if not coming.is_something or (self.edit is not None and not self.edit.may_go_on(coming, now)):
             return None
         self._coming = coming
-        return self._weighed(coming)
+        return demand_of_rows(self.number, self.stage, coming)
 
     def coming(self, grant: Grant, now: float) -> NextRows:
         """What a grant allows of the next rows; `demand` was asked before."""
-        return _within(self._next_rows(now) if self._coming is None else self._coming, grant)
-
-    def _weighed(self, coming: NextRows) -> Demand:
-        """How many tokens come next, and how urgent they are."""
-        rows = coming.rows
-        row_tokens, rank, input_rank = len(coming.aloud), 2, 2
-        if rows is None or rows.outputs:
-            for lane in self.stage.outputs:
-                if lane.phase in ("speaking", "silent"):
-                    row_tokens += 1
-                    rank = min(rank, lane.rank)
-        for lane in (*(lane for lane, _ in coming.starters), *coming.curious):
-            rank = min(rank, lane.rank)
-            row_tokens += 1 if self.stage.preamble is None else len(self.stage.preamble.closer_ids(lane.spec))
-        num_burst = 0
-        if rows is not None:
-            num_burst = rows.num_burst
-            row_tokens += len(rows.row)
-            for lane in self.stage.inputs:
-                if lane.label in rows.row:
-                    rank = min(rank, lane.rank)
-            if rows.burst:
-                first = self.stage.lane(rows.burst[0][0])
-                input_rank = first.rank
-        return self._demand(row_tokens, num_burst, rank, input_rank)
-
-    def _demand(self, row_tokens: int, num_burst: int, rank: int, input_rank: int) -> Demand:
-        overdue_at = min((lane.overdue_at for lane in self.stage.inputs), default=math.inf)
-        return Demand(self.number, row_tokens, num_burst, rank, input_rank, overdue_at)
-
-    def _best_rank(self) -> int:
-        return min(RANKS[spec.priority] for spec in self.topology.streams.values())
+        return within(self._next_rows(now) if self._coming is None else self._coming, grant)
 
     def prepare(
         self, grant: Grant = EVERYTHING, now: float = 0.0, *, spare: int = 0
@@ -985,16 +912,16 @@ class Conversation:
         self.granted = grant
         if self.is_closed:
             return None
-        if self.is_evicted:
+        if self.ground.is_evicted:
             return self._refilled(grant)
-        if self._unanswered is not None:
-            return self._compute_unanswered(self._unanswered, grant)
+        if self.ground.unanswered is not None:
+            return self._compute_unanswered(self.ground.unanswered, grant)
         if self._preamble_is_stale:
             return self._prefill_preamble(grant)
         coming = self._coming if self._coming is not None else self._next_rows(now)
         self._coming = None
         read: list[Waiting] = []
-        if self._path is not None:
+        if self.prefix.is_open:
             read = self._recall(coming.rows)
             coming = self._next_rows(now) if read else coming
         if self.edit is not None and self.edit.splicing.is_pending:
@@ -1002,14 +929,14 @@ class Conversation:
             coming = self._next_rows(now) if read else coming
             grant = self.granted = self.edit.splicing.up_to(grant)
         self._require_length(coming)
-        coming = _within(coming, grant)
+        coming = within(coming, grant)
         if not coming.is_something or (self.edit is not None and self.edit.is_outdated):
             return None
         needs = self._rows.needs(coming)
         self.backend.reserve(self.number, needs)
         item, entered = self._make(coming, grant, now)
-        if spare > 0 and self._guesses is not None and item.kind == "decode":
-            item = self._with_steps_ahead(item, needs, min(spare, self._most_ahead), now)
+        if spare > 0 and self.guesses.is_followed and item.kind == "decode":
+            item = self.ahead.behind(item, needs, self, spare, now)
         return item, read + entered
 
     def _make(self, coming: NextRows, grant: Grant, now: float) -> tuple[Item, list[Waiting]]:
@@ -1019,7 +946,7 @@ class Conversation:
             if lane.spec.grammar is not None and lane.matcher is None:
                 lane.matcher = self._compiled[lane.label].copy()
         self._was_quiescent = False
-        self._lengthen_path(coming.rows)
+        self.prefix.lengthen(coming.rows, self.stage, self.record.t)
         self.num_entries_before = len(self.record.transcript.entries)
         made = self._rows.make(coming)
         for lane, reason in made.finished:
@@ -1079,123 +1006,50 @@ class Conversation:
 
     # ---- steps ahead
 
-    def _with_steps_ahead(self, item: Item, needs: Sequence[tuple[str, int]], most: int, now: float) -> Item:
-        """The item, and what comes after it if the guesses are right; less where there is no room."""
-        self._is_disturbed = False
-        self.ahead_at = now
-        steps = look_ahead(self, most, now)
-        kept = Counter(dict(needs))
-        for step in steps:
-            kept.update({entry.span: len(entry.token_ids) for entry in step.entries if entry.keep})
-        try:
-            if steps:
-                self.backend.reserve(self.number, list(kept.items()))
-        except PoolFullError:
-            return item
-        self._ahead = steps
-        return item._replace(entries=[*item.entries, *(entry for step in steps for entry in step.entries)])
-
     @property
     def num_asked(self) -> int:
         """Answers that the step which was prepared last waits for."""
-        return len(self._asked)
+        return len(self.asked)
 
     def step_ahead(self) -> bool:
         """Enter the next rows, which were computed together with those before them, if it has come as was guessed.
 
         The cache forgets the others.
         """
-        has_come = self._ahead and self._ahead[0].expected == self._told and not self._is_disturbed
-        now = self.ahead_at  # as when they were computed: what is overdue by now comes afterwards
+        now = self.ahead.at  # as when they were computed: what is overdue by now comes afterwards
+        has_come = self.ahead.has_come(self._told)
         if has_come and self.demand(now) is not None and self._coming is not None:  # a draft has a budget
-            step = self._ahead.pop(0)
+            step = self.ahead.take()
             item, _ = self._make(self._coming, EVERYTHING, now)
             self._coming = None
             assert [entry.token_ids for entry in item.entries] == [entry.token_ids for entry in step.entries]
-            self.num_accepted += len(step.expected)
             if self._counted is not None:
                 self._counted.accepted += len(step.expected)
-            if not self._ahead:
-                self._most_ahead = min(2 * self._most_ahead, MOST_AHEAD)
             return True
-        if self._ahead:
-            self._forget_ahead()
+        if self.ahead.is_pending:
+            self._miss_steps()
         return False
 
-    def _forget_ahead(self) -> None:
-        steps, self._ahead = self._ahead, []
-        self._most_ahead = LEAST_AHEAD
-        tokens = sum(len(entry.token_ids) for step in steps for entry in step.entries)
-        self.num_rejected += sum(len(step.expected) for step in steps)
+    def _miss_steps(self) -> None:
+        steps = self.ahead.miss()
         if self._counted is not None:
+            tokens = sum(step.num_tokens for step in steps)
             self._counted.computed += tokens
             self._counted.wasted += tokens
-        spans = {entry.span for step in steps for entry in step.entries if entry.keep}
-        held = self.held_by_span()
-        self.forget({span: held[span] for span in spans if span in held})
+        self._forget_steps(steps)
 
-    def held_by_span(self) -> dict[str, int]:
-        """Tokens that the books have of each span that is open."""
-        held = {lane.label: lane.num_kept for lane in self.stage.inputs if not lane.is_closed}
-        for lane in self.stage.open_outputs():
-            held[lane.label], held[closer_of(lane.label)] = lane.num_kept, lane.closer_len
-        return held
+    def _forget_steps(self, steps: Sequence[StepAhead]) -> None:
+        """Let the cache forget what was computed for steps that do not come."""
+        held = self.stage.held_by_span()
+        spans = {span for step in steps for span in step.kept_spans}
+        self.forget({span: held[span] for span in spans if span in held})
 
     def forget(self, lengths: Mapping[str, int]) -> None:
         """Let the cache forget what spans hold beyond these lengths."""
         if lengths and not self.is_evicted:
             self._apply([Trim(self.number, span, length) for span, length in lengths.items()])
 
-    def guessed(self) -> tuple[int, ...] | None:
-        """What those who are asked will say, as far as anybody can guess; None if not."""
-        found: list[int] = []
-        for label, is_wait in self._asked:
-            token = None if is_wait or label not in self._cursors else self._cursors[label].guess()
-            if token is None:
-                return None
-            found.append(token)
-        return tuple(found)
-
-    def num_guessable(self, most: int) -> int:
-        """Steps ahead that are worth their tokens: the longer the run that led to a guess, the more may follow."""
-        asked = [label for label, is_wait in self._asked if not is_wait and label in self._cursors]
-        return min((len(self._cursors[label].ahead(most)) for label in asked), default=most)
-
-    def guess_from(self, label: str, tokens: Sequence[int]) -> None:
-        """Take what a lane has said in a draft, or may say, as a guess of what it says next time."""
-        if self._guesses is None:
-            self._guesses = Guesses()
-        self._guesses.add(label, tokens)
-
-    def guess_only(self, said: Mapping[str, Sequence[int]]) -> None:
-        """Guess that the lanes say this, and nothing else."""
-        self._guesses = Guesses()
-        for label, tokens in said.items():
-            self._guesses.add(label, tokens)
-
-    def read_guesses(self, other: Conversation) -> None:
-        """Guess what another session guesses, from the beginning of a turn."""
-        self._guesses = other._guesses
-        self._point_cursors()
-
-    def _point_cursors(self) -> None:
-        shared = self.shared
-        if shared is not None and self._guesses is None:
-            self._guesses = Guesses()
-        guesses = self._guesses
-        if guesses is not None:
-            self._cursors = {
-                lane.label: guesses.cursor(lane.label, None if shared is None else shared.cursor(self.salt))
-                for lane in self.stage.outputs
-            }
-
-    def _note_answers(self) -> None:
-        """What was said in this turn may be a guess for sessions of the same salt."""
-        self.answered = [] if self.shared is None else [cursor.said for cursor in self._cursors.values()]
-
-    def disturb(self) -> None:
-        """A verb has come during a forward: what that has computed ahead may not come."""
-        self._is_disturbed = True
+    # ---- the answers
 
     def advance(self, answers: Sequence[Answer]) -> None:
         """Give the drawn tokens to their lanes.
@@ -1204,22 +1058,23 @@ class Conversation:
             answers: One for each lane that was asked, in the order of the item's entries.
         """
         silence = self.model.silence_token_id
-        if self.edit is not None and self._asked and self.edit.steps:
-            asked = zip(self._asked, answers, strict=True)
+        if self.edit is not None and self.asked and self.edit.steps:
+            asked = zip(self.asked, answers, strict=True)
             self.edit.told(
                 answers, [(label, answer.token) for (label, is_wait), answer in asked if not is_wait]
             )
         self._told = tuple(answer.token for answer in answers)
-        for (label, is_wait), answer in zip(self._asked, answers, strict=True):
+        for (label, is_wait), answer in zip(self.asked, answers, strict=True):
             lane = self.stage.lane(label)
-            if label in self._cursors and not is_wait:
-                self._cursors[label].push(answer.token)
+            if not is_wait:
+                self.guesses.said(label, answer.token)
             if isinstance(lane, InputLane):
-                self._note_sureness(lane, answer)
+                note_sureness(lane, self.stage.outputs, self.table, answer.confidence)
             elif is_wait or lane.phase == "waiting":
                 # Where only one of them holds, a verb has put it to sleep meanwhile, or made it wait again.
                 if is_wait and lane.phase == "waiting":
-                    self._decide_wait(lane, answer)
+                    self._drop_closer(lane)  # it is written again, behind what will have been read by then
+                    decide_wait(lane, answer.confidence)
             elif not lane.is_awake or lane.pending is not None:
                 continue  # a verb came in between
             elif lane.forced:
@@ -1231,10 +1086,9 @@ class Conversation:
                 lane.odds = None if lane.spec.logprobs is None else _odds(answer, lane.spec.logprobs)
                 if lane.matcher is not None:
                     lane.matcher.consume(answer.token)
-        self._asked = []
-        if self._unanswered is not None and not self.is_evicted:
-            self._close_what_closed(self._unanswered)
-            self._unanswered = self._refilling = None
+        self.asked = []
+        if self.ground.unanswered is not None and not self.ground.is_evicted:
+            self.ground.answered(self.number, self.record.transcript, self._apply)
 
     def first_tokens(self, now: float) -> tuple[float | None, float | None]:
         """Seconds from the end of input to the turn's first token and to its first answer token, where they came now.
@@ -1256,63 +1110,32 @@ class Conversation:
 
     def _refill_demand(self, now: float) -> Demand | None:
         """What refilling an evicted session takes next; what comes after it once everything is there."""
-        if self._refilling is None:
-            preamble = self.stage.preamble
-            ids = None if preamble is None else preamble.cached_ids
-            counting = None if self._unanswered is None else self._unanswered.num_entries
-            self._refilling = Refilling(
-                self.number, self.record.transcript, ids, chunk=REFILL_CHUNK, num_entries=counting
-            )
-        piece = self._refilling.next_piece(self._apply)
+        number, apply = self.number, self._apply
+        piece = self.ground.next_piece(number, self.record.transcript, self.stage.preamble, apply)
         if piece is not None:
             size = sum(len(entry.token_ids) for entry in piece)
-            return self._demand(size, 0, self._best_rank(), 2)
-        for lane in self.stage.outputs:  # a closer of a start that came to nothing is in the transcript, too
-            if self._refilling.held[closer_of(lane.label)] > lane.closer_len:
-                self._apply([Trim(self.number, closer_of(lane.label), 0)])
-        self.is_evicted = False
+            return demand_of_piece(number, self.stage, size, is_whole=True)
+        self.ground.refilled(number, self.stage, apply)
         self.record.notice("restored", "its cache is refilled from the transcript")
-        if self._unanswered is None:
-            self._refilling = None
         return self.demand(now)
 
-    def _refill_anew(self) -> None:
-        """What the spans of an evicted session have to hold is another thing now: begin again, if it has begun."""
-        if self._refilling is not None:
-            self._apply([Drop(self.number)])
-            self._refilling = None
-
     def _refilled(self, grant: Grant) -> tuple[Item, list[Waiting]] | None:
-        piece = None if self._refilling is None else self._refilling.piece
-        if self._refilling is None or piece is None or not grant.makes_row:
+        piece = self.ground.piece
+        if piece is None or not grant.makes_row:
             return None
         self.backend.reserve(self.number, [(entry.span, len(entry.token_ids)) for entry in piece])
-        return self._item("prefill", self._refilling.take()), []
+        return self._item("prefill", self.ground.take()), []
 
     def _unanswered_demand(self, unanswered: Unanswered) -> Demand:
-        return self._demand(unanswered.item.num_tokens, 0, self._best_rank(), 2)
+        return demand_of_piece(self.number, self.stage, unanswered.item.num_tokens, is_whole=True)
 
     def _compute_unanswered(self, unanswered: Unanswered, grant: Grant) -> tuple[Item, list[Waiting]] | None:
         """What had been prepared before the process was killed; its rows are in the transcript already."""
         if not grant.makes_row:
             return None
-        item = unanswered.item
-        needs = Counter[str]()
-        for entry in item.entries:
-            needs[entry.span] += len(entry.token_ids) if entry.keep else 0
-        self.backend.reserve(self.number, list((+needs).items()))
-        self._asked = list(unanswered.asked)
-        return item, []
-
-    def _close_what_closed(self, unanswered: Unanswered) -> None:
-        """Streams that were closed while the forward was under way, which read them still."""
-        for entry in self.record.transcript.entries[unanswered.num_entries :]:
-            if isinstance(entry, LifeEvent) and entry.kind == "close" and entry.lane is not None:
-                self._apply([Close(self.number, entry.lane)])
-
-    def _missing_preamble(self, limit: int) -> tuple[int, list[int]]:
-        assert self.stage.preamble is not None
-        return self.stage.preamble.missing(limit)
+        self.backend.reserve(self.number, unanswered.needs)
+        self.asked = list(unanswered.asked)
+        return unanswered.item, []
 
     def _recall_preamble(self) -> None:
         """Take what other sessions, or earlier turns, have computed of the preamble already."""
@@ -1323,18 +1146,15 @@ class Conversation:
         if kept < preamble.num_cached:
             self._apply([Trim(self.number, PREAMBLE, kept)])
             preamble.has_cached(kept)
-        (found,) = self._apply([Recall(self.number, self._preamble_cells(kept + len(ids)))])
-        self.num_cached += max(0, found - kept)
+        (found,) = self._apply([Recall(self.number, preamble.cells(kept + len(ids)))])
+        self.prefix.num_cached += max(0, found - kept)
         if found > kept or not ids:
             self._rows.prefill_preamble(kept, ids[: max(0, found - kept)])
 
-    def _preamble_cells(self, length: int) -> list[Cell]:
-        assert self.stage.preamble is not None
-        wanted = self.stage.preamble.wanted_ids[:length]
-        return [Cell(step, PREAMBLE, token) for step, token in enumerate(wanted)]
-
     def _prefill_preamble(self, grant: Grant) -> tuple[Item, list[Waiting]] | None:
-        kept, ids = self._missing_preamble(grant.input_tokens)
+        preamble = self.stage.preamble
+        assert preamble is not None
+        kept, ids = preamble.missing(grant.input_tokens)
         if not ids:
             return None
         self.backend.reserve(self.number, [(PREAMBLE, len(ids))])
@@ -1344,7 +1164,7 @@ class Conversation:
         elif self._counted is not None:
             self._counted.computed += len(ids)
         self.peak_kv_tokens = max(self.peak_kv_tokens, self.kv_tokens)
-        self._to_keep = self._preamble_cells(kept + len(ids))
+        self.prefix.prefills(preamble, kept + len(ids))
         return self._item("prefill", entries), []
 
     @property
@@ -1356,59 +1176,22 @@ class Conversation:
         if self.is_evicted:
             return None
         if self._preamble_is_stale:
-            kept, ids = self._missing_preamble(BEGINNING)
             assert self.stage.preamble is not None
-            before = self.stage.preamble.wanted_ids[max(0, kept - BEGINNING) : kept]
-            return (self.salt, kept, tuple(before), tuple(ids))
-        rows = None if self._coming is None else self._coming.rows
-        if self._path is None or rows is None or not rows.burst:
-            return None
-        label, count = rows.burst[0]
-        queue = self.stage.input(label).queue
-        coming = tuple(queue[i].token for i in range(min(count, BEGINNING)))
-        return (self.salt, label, len(self._path), tuple(self._path[-BEGINNING:]), coming)
+            return self.prefix.next_of_preamble(self.stage.preamble)
+        return self.prefix.next_of_rows(None if self._coming is None else self._coming.rows, self.stage)
 
     def _recall(self, rows: RowPlan | None) -> list[Waiting]:
-        """In native rows: enter what other sessions have read at their very beginning without computing it again.
-
-        Only tokens that enter in rows of their own are recalled: in the last row of a burst outputs are asked.
-        """
+        """In native rows: enter what other sessions have read at their very beginning without computing it again."""
         if rows is None or not rows.burst:
             return []
-        assert self._path is not None
-        (found,) = self._apply([Recall(self.number, self._path + self._burst_cells(rows))])
-        found -= len(self._path)
-        burst: list[tuple[str, int]] = []
-        for label, count in rows.burst:
-            burst.append((label, min(count, found - sum(n for _, n in burst))))
-        recalled = RowPlan(tuple(part for part in burst if part[1] > 0), (), False)
-        if not recalled.burst:
-            return []
-        self._lengthen_path(recalled)
-        self.num_cached += recalled.num_burst
-        self._to_keep = None  # it is kept already
-        return self._rows.make(NextRows(recalled)).read
-
-    def _burst_cells(self, rows: RowPlan) -> list[Cell]:
-        t = self.record.t
-        cells: list[Cell] = []
-        for label, count in rows.burst:
-            coming = islice(self.stage.input(label).queue, count)  # a deque is slow to index
-            cells += [Cell(step, label, waiting.token) for step, waiting in enumerate(coming, t + len(cells))]
-        return cells
-
-    def _lengthen_path(self, rows: RowPlan | None) -> None:
-        """Follow a native session's beginning as long as nothing but bursts of input happens in it."""
-        if self._path is None or rows is None:
-            self._path = None
-            return
-        self._path = self._to_keep = self._path + self._burst_cells(rows)
-        if rows.outputs:
-            self._path = None
+        stage, t = self.stage, self.record.t
+        (found,) = self._apply([Recall(self.number, self.prefix.wanted(rows, stage, t))])
+        recalled = self.prefix.recalled(rows, found, stage, t)
+        return [] if recalled is None else self._rows.make(NextRows(recalled)).read
 
     def keep_prefixes(self) -> None:
         """After the forward: let other sessions share what has just been computed, where it is closed."""
-        cells, self._to_keep = self._to_keep, None
+        cells = self.prefix.take()
         if cells and not self.is_closed:
             self._apply([Keep(self.number, cells)])
 
@@ -1419,7 +1202,7 @@ class Conversation:
         return self.stage.preamble is not None and self.stage.preamble.is_stale
 
     def _item(self, kind: Kind, entries: Sequence[Entry]) -> Item:
-        self._asked = [(e.lane, not e.ask.draws) for e in entries if e.ask is not None]
+        self.asked = [(e.lane, not e.ask.draws) for e in entries if e.ask is not None]
         return Item(self.number, kind, entries)
 
     def _require_length(self, coming: NextRows) -> None:
@@ -1439,77 +1222,7 @@ class Conversation:
             )
 
     def _next_rows(self, now: float) -> NextRows:
-        """What the queues make of the next rows, and the outputs that wake, or are asked, with them."""
-        stage = self.stage
-        backlogs = [
-            Backlog(
-                lane.label,
-                len(lane.queue),
-                "burst" if lane.feed == "burst" or (lane.overdue_at <= now and self._may_hurry) else "paced",
-                lane.rank,
-            )
-            for lane in stage.inputs
-            if lane.queue
-        ]
-        rows = next_rows(backlogs, is_speaking=self.is_speaking, budget=1 << 30)
-        if not self._in_turn:
-            return NextRows(rows)
-        aloud = (
-            [lane for lane in stage.outputs if lane.must_speak and lane.phase == "silent"]
-            if rows is None
-            else []
-        )
-        if rows is None and stage.keeps_silence:
-            return NextRows(None, (), (), aloud)  # asking others would take a row of silence alone
-        waiting = [lane for lane in stage.outputs if lane.phase == "waiting"]
-        if not waiting:
-            return NextRows(rows, (), (), aloud)
-
-        def entering(label: str) -> int:
-            return 0 if rows is None else rows.count(label)
-
-        starters: list[tuple[OutputLane, str]] = []
-        curious: list[OutputLane] = []
-        for lane in waiting:
-            why = why_start(lane, self.table, stage.inputs, stage.outputs, entering, self.predicates)
-            if why is not None:
-                starters.append((lane, why))
-            elif isinstance(lane.spec.wait_k, AdaptiveWait) and not isinstance(lane.spec.trigger, Trigger):
-                has_news = num_entered(lane, self.table, stage.inputs, entering) > lane.asked_after
-                if has_news and (rows is not None or self._rows.asks_first(lane)):
-                    curious.append(lane)
-        return NextRows(rows, starters, curious, aloud)
-
-    @property
-    def _may_hurry(self) -> bool:
-        """Whether an overdue backlog may become a burst: not where every row holds a token of every lane."""
-        return not self.stage.keeps_silence
-
-    def _note_sureness(self, source: InputLane, answer: Answer) -> None:
-        """Of an input's last token: how sure the model is of what it says next."""
-        for lane in self.stage.outputs:
-            wait = lane.spec.wait_k
-            if lane.phase != "waiting" or not isinstance(wait, AdaptiveWait) or self._rows.asks_first(lane):
-                continue
-            if self.table.reads(lane.lane.index, source.lane.index):
-                lane.sureness.append(answer.confidence)
-                mean = sum(lane.sureness) / len(lane.sureness)
-                if len(lane.sureness) == lane.sureness.maxlen and mean >= wait.threshold:
-                    lane.ready_because = (
-                        f"the input is predictable (p = {mean:.2f}, wanted {wait.threshold:.2f}) "
-                        f"after {lane.asked_after} tokens"
-                    )
-
-    def _decide_wait(self, lane: OutputLane, answer: Answer) -> None:
-        """In an adaptive wait: is the model sure of the answer's first token?"""
-        wait = lane.spec.wait_k
-        assert isinstance(wait, AdaptiveWait)
-        self._drop_closer(lane)  # it is written again, behind what will have been read by then
-        if answer.confidence >= wait.threshold:
-            lane.ready_because = (
-                f"sure of its first token (p = {answer.confidence:.2f}, wanted {wait.threshold:.2f}) "
-                f"after {lane.asked_after} tokens"
-            )
+        return coming_rows(self.stage, now, in_turn=self._in_turn, predicates=self.predicates)
 
     def _retire_unread(self) -> None:
         """In views, an inner output whose readers have all finished thinks for nobody; but tools read their calls."""
@@ -1560,12 +1273,12 @@ class Conversation:
                 lane.begin_turn(before, now, self.record.t)
         for lane in self.stage.outputs:
             lane.begin_turn()
-        self._point_cursors()
+        self.guesses.begin_turn()
 
     def _end_turn(self) -> None:
         reuse = self.finished = None if self._counted is None else self._counted.told()
         self._in_turn = self._is_edited = False
-        self._note_answers()
+        self.guesses.end_turn()
         self.record.turn(self.turn, reuse)
         self.turn += 1
         for lane in self.stage.inputs:
@@ -1579,7 +1292,7 @@ class Conversation:
         kept = [lane.label for lane in (*self.stage.inputs, *self.stage.outputs) if lane.num_kept]
         kept += [closer_of(lane.label) for lane in self.stage.outputs if lane.closer_len]
         if self.is_evicted:
-            self._refill_anew()
+            self.ground.begin_anew(self.number, self._apply)
         else:
             self._apply([Trim(self.number, span, 0) for span in kept])
         self.stage.clear_turn()
@@ -1659,18 +1372,3 @@ class Conversation:
 def _odds(answer: Answer, num_others: int) -> TokenOdds:
     """How likely the drawn token was, and what else was likely."""
     return TokenOdds(token=answer.token, logprob=answer.logprob, top=answer.top[:num_others])
-
-
-def _within(coming: NextRows, grant: Grant) -> NextRows:
-    """As much of it as the grant allows; outputs join only in the last row of a whole burst."""
-    rows = coming.rows
-    num_burst = 0 if rows is None else rows.num_burst
-    if grant.makes_row and grant.input_tokens >= num_burst:
-        return coming
-    left = min(grant.input_tokens, num_burst)
-    burst: list[tuple[str, int]] = []
-    for label, count in () if rows is None else rows.burst:
-        if left:
-            burst.append((label, min(count, left)))
-            left -= burst[-1][1]
-    return NextRows(RowPlan(tuple(burst), (), False)) if burst else NextRows()

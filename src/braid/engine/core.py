@@ -210,7 +210,7 @@ class EngineCore:
                 conversation.ledger = Ledger(conversation)
                 if ledger:
                     conversation.ledger.resumed(now)
-            conversation.shared = self.shared if guesses == "tenant" else None
+            conversation.guesses.shared = self.shared if guesses == "tenant" else None
             if self.journal is not None:
                 settings["guesses"] = guesses
                 self.journal.opened(
@@ -257,7 +257,7 @@ class EngineCore:
                 self.checks.turn_changes(conversation)
             value = getattr(conversation, verb)(*arguments, **timed)
             if self._is_stepping and verb != "suggest":  # which changes nothing of what comes
-                conversation.disturb()
+                conversation.ahead.disturb()
             if conversation.ledger is not None:
                 if verb == "commit":
                     assert conversation.edit is not None, "it was committed just now"
@@ -280,9 +280,8 @@ class EngineCore:
         return self._is_computing and not self._is_checking
 
     def _share_answers(self, conversation: Conversation) -> None:
-        for tokens in conversation.answered:
+        for tokens in conversation.guesses.take_answered():
             self.shared.add(conversation.salt, tokens)
-        conversation.answered = []
 
     def _forget(self, conversation: Conversation) -> None:
         self._share_answers(conversation)
@@ -689,7 +688,7 @@ class EngineCore:
             if self.metrics is not None and conversation.is_first_due and not conversation.is_drafting:
                 self._note_first_tokens(conversation, now, self.metrics)
             if ledger is not None:
-                ledger.begin_step(conversation.ahead_at)
+                ledger.begin_step(conversation.ahead.at)
             is_ahead = conversation.step_ahead()
             if ledger is not None and is_ahead:
                 ledger.prepared(EVERYTHING, True)

@@ -26,8 +26,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from braid.engine.backend import Answer, Backend, Capabilities, ModelCard, Op, Recall, Usage
-from braid.engine.conversation import Conversation, Unanswered
+from braid.engine.conversation import Conversation
 from braid.engine.editing.history import enter, spelled
+from braid.engine.ground import Unanswered
 from braid.engine.record import LedgerLine
 from braid.engine.scheduler import Grant
 from braid.errors import BraidError, PoolFullError, TranscriptCorruptError

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
 
+from braid.engine.backend import PREAMBLE, Cell
 from braid.engine.editing.diff import common_prefix
 from braid.model.chat import Chat, ChatFormat, Message
 from braid.model.codec import TokenizerCodec
@@ -98,6 +99,10 @@ class Preamble:
     def wanted_ids(self) -> list[int]:
         """The tokens that the span should hold."""
         return list(self._wanted)
+
+    def cells(self, length: int) -> list[Cell]:
+        """Its first tokens, as the cache shares them."""
+        return [Cell(step, PREAMBLE, token) for step, token in enumerate(self._wanted[:length])]
 
     def fork(self) -> Preamble:
         """A second one that goes on by itself."""

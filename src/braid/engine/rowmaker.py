@@ -17,6 +17,7 @@ from braid.engine.lanes import InputLane, OutputLane, Waiting
 from braid.engine.policy import RowPlan
 from braid.engine.record import Record
 from braid.engine.stage import Stage
+from braid.engine.starts import asks_first
 from braid.streams.entries import Cell
 
 __all__ = ["Made", "NextRows", "RowMaker", "enter_preamble"]
@@ -101,15 +102,10 @@ class RowMaker:
         if stage.preamble is not None and (coming.starters or coming.curious):
             waking = [
                 *(lane for lane, _ in coming.starters),
-                *(c for c in coming.curious if self.asks_first(c)),
+                *(c for c in coming.curious if asks_first(c)),
             ]
             needs += [(closer_of(lane.label), len(stage.preamble.closer_ids(lane.spec))) for lane in waking]
         return needs
-
-    @staticmethod
-    def asks_first(lane: OutputLane) -> bool:
-        """Whether an adaptive wait asks for the first token, and not how predictable the input is."""
-        return getattr(lane.spec.wait_k, "measure", "answer") == "answer"
 
     def make(self, coming: NextRows) -> Made:
         """Enter the rows, if any, and wake the starters; there is room for all that `needs` says.
@@ -273,7 +269,7 @@ class RowMaker:
         stage = self._stage
         read = [i for i in stage.inputs if stage.table.reads(lane.lane.index, i.lane.index)]
         lane.asked_after = sum(other.num_read for other in read)
-        if self.asks_first(lane):
+        if asks_first(lane):
             entries += self._ask_first(lane, t, _SURE)
             return
         labels = {other.label for other in read}

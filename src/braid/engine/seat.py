@@ -78,10 +78,10 @@ class Seat:
                 num_queued=conversation.num_queued,
                 kv_tokens=conversation.kv_tokens,
                 peak_kv_tokens=conversation.peak_kv_tokens,
-                num_cached=conversation.num_cached,
+                num_cached=conversation.prefix.num_cached,
                 reuse=None if conversation.counts is None else conversation.counts.told(),
-                num_accepted=conversation.num_accepted,
-                num_rejected=conversation.num_rejected,
+                num_accepted=conversation.ahead.num_accepted,
+                num_rejected=conversation.ahead.num_rejected,
             )
 
     def look_at_draft(self) -> Draft | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 
-from braid.engine.backend import ModelCard
+from braid.engine.backend import ModelCard, closer_of
 from braid.engine.lanes import InputLane, OutputLane
 from braid.engine.preamble import Preamble
 from braid.errors import DirectionError, StreamClosedError
@@ -56,6 +56,18 @@ class Stage:
         kept = sum(lane.num_kept for lane in self.inputs)
         kept += sum(lane.num_kept + lane.closer_len for lane in self.outputs)
         return kept + (self.preamble.num_cached if self.preamble is not None else 0)
+
+    @property
+    def is_speaking(self) -> bool:
+        """Whether an output has a token for the next row."""
+        return any(lane.phase == "speaking" for lane in self.outputs)
+
+    def held_by_span(self) -> dict[str, int]:
+        """Tokens of each span that is open."""
+        held = {lane.label: lane.num_kept for lane in self.inputs if not lane.is_closed}
+        for lane in self.open_outputs():
+            held[lane.label], held[closer_of(lane.label)] = lane.num_kept, lane.closer_len
+        return held
 
     def lane(self, label: str) -> InputLane | OutputLane:
         """Any lane by its label, closed or not.

@@ -14,7 +14,16 @@ from braid.streams.stream_spec import AdaptiveWait, Trigger
 from braid.streams.strict import hint
 from braid.streams.topology import Topology
 
-__all__ = ["Predicate", "is_unread", "num_entered", "require_supported", "why_start"]
+__all__ = [
+    "Predicate",
+    "asks_first",
+    "decide_wait",
+    "is_unread",
+    "note_sureness",
+    "num_entered",
+    "require_supported",
+    "why_start",
+]
 
 Predicate = Callable[[str], bool]
 """Whether the text of a watched stream wakes the one that watches."""
@@ -105,6 +114,52 @@ def why_start(
         return lane.ready_because or (f"{wait.max} tokens were read" if num_read >= wait.max else None)
     needed = 1 if wait is None else wait
     return (why or f"wait_k: {needed} tokens were read") if num_read >= needed else None
+
+
+def asks_first(lane: OutputLane) -> bool:
+    """Whether an adaptive wait asks for the first token, and not how predictable the input is."""
+    return getattr(lane.spec.wait_k, "measure", "answer") == "answer"
+
+
+def note_sureness(
+    source: InputLane, outputs: Sequence[OutputLane], table: LaneTable, confidence: float
+) -> None:
+    """Of an input's last token: how sure the model is of what it says next.
+
+    Args:
+        source: The input.
+        outputs: Those that may wait for it.
+        table: Who reads whom.
+        confidence: The probability of the likeliest token.
+    """
+    for lane in outputs:
+        wait = lane.spec.wait_k
+        if lane.phase != "waiting" or not isinstance(wait, AdaptiveWait) or asks_first(lane):
+            continue
+        if table.reads(lane.lane.index, source.lane.index):
+            lane.sureness.append(confidence)
+            mean = sum(lane.sureness) / len(lane.sureness)
+            if len(lane.sureness) == lane.sureness.maxlen and mean >= wait.threshold:
+                lane.ready_because = (
+                    f"the input is predictable (p = {mean:.2f}, wanted {wait.threshold:.2f}) "
+                    f"after {lane.asked_after} tokens"
+                )
+
+
+def decide_wait(lane: OutputLane, confidence: float) -> None:
+    """In an adaptive wait: is the model sure of the answer's first token?
+
+    Args:
+        lane: Who waits.
+        confidence: The probability of that token.
+    """
+    wait = lane.spec.wait_k
+    assert isinstance(wait, AdaptiveWait), "it was asked because of that"
+    if confidence >= wait.threshold:
+        lane.ready_because = (
+            f"sure of its first token (p = {confidence:.2f}, wanted {wait.threshold:.2f}) "
+            f"after {lane.asked_after} tokens"
+        )
 
 
 def is_unread(lane: OutputLane, table: LaneTable, outputs: Sequence[OutputLane]) -> bool:

@@ -310,7 +310,7 @@ def test_a_suggestion_is_verified_in_few_forwards() -> None:
     _, expected = fresh(topology, {"user": "Say it."})
     core = core_for(topology)
     conversation = core.open(topology, seed=9)
-    conversation.guess_from("output", [token for _, token in expected.transcript.tokens("output")])
+    conversation.guesses.add("output", [token for _, token in expected.transcript.tokens("output")])
     core.do(conversation, "tell", {"user": "Say it."})
     before = core.num_steps
     finish(core, conversation)
@@ -490,11 +490,11 @@ def test_what_is_ahead_does_not_change_a_penalty() -> None:
     _, expected = fresh(topology, {"user": "Say it."})
     core = core_for(topology)
     conversation = core.open(topology, seed=9)
-    conversation.guess_from("output", [token for _, token in expected.transcript.tokens("output")])
+    conversation.guesses.add("output", [token for _, token in expected.transcript.tokens("output")])
     core.do(conversation, "tell", {"user": "Say it."})
     finish(core, conversation)
     assert rows_of(conversation) == rows_of(expected)
-    assert conversation.num_accepted > 6
+    assert conversation.ahead.num_accepted > 6
 
 
 def test_a_stream_that_is_closed_leaves_the_turn() -> None:

@@ -97,7 +97,7 @@ def test_the_same_request_again_takes_fewer_forwards(name: str, temperature: flo
         for text in TEXTS[:2]:
             num_forwards(other, topology, text, guesses="tenant", salt="a")
         stranger = asked(other, topology, TEXTS[0], **given_)
-        assert (stranger.num_accepted, stranger.num_rejected) == (0, 0), given_
+        assert (stranger.ahead.num_accepted, stranger.ahead.num_rejected) == (0, 0), given_
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -127,7 +127,7 @@ def test_answers_are_those_without_guesses(name: str, temperature: float, seed: 
                 if all(conversation.turn_is_over for conversation in batch):
                     break
             found += [rows_of(conversation) for conversation in batch]
-            accepted += sum(conversation.num_accepted for conversation in batch)
+            accepted += sum(conversation.ahead.num_accepted for conversation in batch)
             for conversation in batch:
                 core.do(conversation, "close")
             core.cache.pool.check_integrity()
@@ -153,7 +153,7 @@ def test_own_drafts_come_before_those_of_others() -> None:
     finish(core, conversation)
     alone = core_for(topology)
     assert rows_of(conversation)[-12:] == rows_of(asked(alone, topology, TEXTS[0]))[-12:]
-    assert conversation.num_accepted > 0
+    assert conversation.ahead.num_accepted > 0
 
 
 def test_only_what_was_committed_is_shared() -> None:
@@ -183,11 +183,11 @@ def test_the_journal_replays_them(temperature: float) -> None:
     core = core_for(topology)
     core.journal = Journal()
     conversations = [asked(core, topology, text, guesses="tenant") for text in (*TEXTS, *TEXTS)]
-    assert sum(conversation.num_accepted for conversation in conversations) > 0
+    assert sum(conversation.ahead.num_accepted for conversation in conversations) > 0
     again = replay(core_for(topology), core.journal.entries)
     for conversation in conversations:
         assert rows_of(again[conversation.number]) == rows_of(conversation)
-        assert again[conversation.number].num_accepted == conversation.num_accepted
+        assert again[conversation.number].ahead.num_accepted == conversation.ahead.num_accepted
 
 
 @settings(max_examples=examples(10), deadline=None)

@@ -189,7 +189,7 @@ class Checks:
         hidden = self._hidden = check.base.double()
         hidden.number = -self._num_begun
         hidden.go_on(self.backend, self._apply, None, now)
-        hidden.guess_only(check.answers)
+        hidden.guesses.only(check.answers)
         hidden.tell(check.texts, now=now)
 
     def advance(self, result: ItemResult) -> None:

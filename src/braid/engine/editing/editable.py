@@ -218,7 +218,7 @@ class EditableTurn:
         self._remember_run()
         books = BooksOnly()
         twin = self.base.double(books)
-        twin.read_guesses(conversation)
+        twin.guesses.read_along(conversation.guesses)
         twin.holds_turn = True
         standing = self._stand_on(twin, self.history)
         if not standing.holds and self.steps and self.mode != "exact":
@@ -256,13 +256,13 @@ class EditableTurn:
     def _become(self, twin: Conversation, steps: list[Taken]) -> None:
         """Stand where the double stands; the cache forgets what it has not."""
         conversation = self.conversation
-        before = conversation.held_by_span()
+        before = conversation.stage.held_by_span()
         self.counts.wasted += sum(step.num_tokens for step in self.steps) - sum(s.num_tokens for s in steps)
         conversation.become(twin)
         self.steps = steps
         self._count_taken_over()
         if not conversation.is_evicted:
-            after = conversation.held_by_span()
+            after = conversation.stage.held_by_span()
             conversation.forget({span: after[span] for span, count in before.items() if after[span] < count})
 
     # ---- what was taken over
@@ -303,7 +303,7 @@ class EditableTurn:
             for label, token in step.said:
                 said.setdefault(label, []).append(token)
         for label, tokens in said.items():
-            self.conversation.guess_from(label, tokens)
+            self.conversation.guesses.add(label, tokens)
 
     # ---- the run
 

@@ -15,16 +15,18 @@ streams that wake or end; but not what changes more than rows, such as the end o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
-from braid.engine.backend import Answer, Entry, Op
-from braid.errors import BraidError
+from braid.engine.backend import Answer, Entry, Item, Op
+from braid.errors import BraidError, PoolFullError
 
 if TYPE_CHECKING:
     from braid.engine.conversation import Conversation
 
-__all__ = ["LEAST_AHEAD", "MOST_AHEAD", "BooksOnly", "StepAhead", "look_ahead"]
+__all__ = ["LEAST_AHEAD", "MOST_AHEAD", "BooksOnly", "StepAhead", "StepsAhead", "look_ahead"]
 
 LEAST_AHEAD = 4
 MOST_AHEAD = 64
@@ -41,6 +43,95 @@ class StepAhead(NamedTuple):
 
     expected: tuple[int, ...]
     entries: tuple[Entry, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """That it computes."""
+        return sum(len(entry.token_ids) for entry in self.entries)
+
+    @property
+    def kept_spans(self) -> set[str]:
+        """Spans that hold tokens of it until the cache forgets them."""
+        return {entry.span for entry in self.entries if entry.keep}
+
+
+class StepsAhead:
+    """What the forward that is under way computes beyond the next step, and how far guesses are believed."""
+
+    def __init__(self) -> None:
+        self._steps: list[StepAhead] = []
+        self._most = LEAST_AHEAD
+        self._is_disturbed = False
+        """Whether a verb has come during the forward."""
+        self.at = 0.0
+        """When they were decided, on the engine's clock."""
+        self.num_accepted = self.num_rejected = 0
+        """Tokens that guesses brought, and those that were computed for nothing, in turns of either kind."""
+
+    def behind(
+        self, item: Item, needs: Sequence[tuple[str, int]], conversation: Conversation, spare: int, now: float
+    ) -> Item:
+        """The item, and what comes after it if the guesses are right; less where there is no room.
+
+        Args:
+            item: What the conversation was just prepared for.
+            needs: The room that it takes.
+            conversation: Whose.
+            spare: Tokens that may be computed ahead.
+            now: The moment, on the engine's clock.
+        """
+        self._is_disturbed = False
+        self.at = now
+        steps = look_ahead(conversation, min(spare, self._most), now)
+        kept = Counter(dict(needs))
+        for step in steps:
+            kept.update({entry.span: len(entry.token_ids) for entry in step.entries if entry.keep})
+        try:
+            if steps:
+                conversation.backend.reserve(conversation.number, list(kept.items()))
+        except PoolFullError:
+            return item
+        self._steps = steps
+        return item._replace(entries=[*item.entries, *(entry for step in steps for entry in step.entries)])
+
+    def disturb(self) -> None:
+        """A verb has come during the forward: what that has computed ahead may not come."""
+        self._is_disturbed = True
+
+    def has_come(self, told: tuple[int, ...]) -> bool:
+        """Whether the forward has the next step, too, once these are the answers."""
+        return self.is_pending and self._steps[0].expected == told and not self._is_disturbed
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether any are left."""
+        return bool(self._steps)
+
+    def take(self) -> StepAhead:
+        """The step that has come."""
+        step = self._steps.pop(0)
+        self.num_accepted += len(step.expected)
+        if not self._steps:
+            self._most = min(2 * self._most, MOST_AHEAD)
+        return step
+
+    def miss(self) -> list[StepAhead]:
+        """They do not come as was guessed; returns what was computed for nothing."""
+        steps = self.drop()
+        self._most = LEAST_AHEAD
+        self.num_rejected += sum(len(step.expected) for step in steps)
+        return steps
+
+    def drop(self) -> list[StepAhead]:
+        """Let go of them, where no guess is to blame that they cannot come; returns what was computed."""
+        steps, self._steps = self._steps, []
+        return steps
+
+    def fork(self) -> StepsAhead:
+        """One for a double of the session, or a fork: it believes guesses as much, and has nothing under way."""
+        twin = copy(self)
+        twin._steps = []  # noqa: SLF001 (of its own class)
+        return twin
 
 
 class BooksOnly:
@@ -67,10 +158,10 @@ def look_ahead(conversation: Conversation, most: int, now: float) -> list[StepAh
         most: Tokens of all of them, about: the last one may pass it.
         now: The moment, on the engine's clock.
     """
-    expected = conversation.guessed()
-    reach = conversation.num_guessable(most)
+    expected = conversation.guesses.expected(conversation.asked)
     if expected is None:
         return []
+    reach = conversation.guesses.reach(conversation.asked, most)
     books = BooksOnly()
     twin = conversation.double(books)
     steps: list[StepAhead] = []
@@ -85,5 +176,5 @@ def look_ahead(conversation: Conversation, most: int, now: float) -> list[StepAh
             break
         steps.append(StepAhead(expected, tuple(made[0].entries)))
         most -= made[0].num_tokens
-        expected = twin.guessed()
+        expected = twin.guesses.expected(twin.asked)
     return steps
