@@ -110,23 +110,13 @@ class WitnessCore(EngineCore):
         """
         transcript = conversation.transcript
         closed_at = {e.lane: e.t for e in transcript.events if e.kind == "close" and e.lane is not None}
-        # A draft that was never committed is in no transcript.
-        end = conversation.t
-        seen, probed = (
-            self.witness.seen[conversation.number],
-            self.witness.probed.get(conversation.number, {}),
-        )
-        found = {key: logits for key, logits in seen.items() if key[0] < end}
+        found = dict(self.witness.seen[conversation.number])
         probes: list[tuple[int, str]] = []
-        for (t, label), gone in sorted(probed.items()):
-            if t >= end:
-                continue
+        for (t, label), gone in sorted(self.witness.probed.get(conversation.number, {}).items()):
             if all(closed_at[lane] <= t for lane in gone):
                 probes.append((t, label))
             else:
                 del found[t, label]
-        if not found:
-            return 0.0
         expected = reference_logits(self.model, conversation.topology, transcript, probes=probes)
         if conversation.counts is not None:  # what was drafted and taken back is in no transcript
             found = {key: logits for key, logits in found.items() if key in expected}
