@@ -4,8 +4,8 @@
     braid train recipes/braid-stories.yaml --out runs/braid-stories --baseline
     python recipes/package.py runs/braid-stories
 
-    RUN/1-turns ─┬─ 2-streams ── 3-streams/model ──▶ braid-stories
-                 └─ 2-turns ──── 3-turns/model ────▶ braid-stories-turns
+    RUN/1-turns ─┬─ 2-streams ── … ── 5-streams/model ──▶ braid-stories
+                 └─ 2-turns ──── … ── 5-turns/model ────▶ braid-stories-turns
 
 Beside the weights go the recipe, the log of every stage, and a manifest of the data: of each stage its sources, the
 place of its first example, and the hash of its first examples as they are trained on; and of the tokenizer.
