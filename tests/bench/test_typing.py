@@ -24,7 +24,7 @@ from braid.bench.typing_table import typing_markdown
 from braid.bench.typing_turns import Part, Turn, TypingRun, parts_of, whole_text
 from braid.bench.typing_ways import EXACT_WAYS, Way, make_way
 from braid.cli import app
-from braid.errors import ConnectionLostError, InputError
+from braid.errors import ConnectionLostError, EngineError, InputError
 from braid.streams.presets import topology as preset
 from tests.engine.harness import stock
 from tests.model.folders import save_tiny
@@ -242,6 +242,18 @@ def test_an_interrupt_leaves_what_was_measured() -> None:
     assert not run.is_complete
     assert [each.id for each in run.traces] == ["steered"]
     assert not figures_of(run)["is_complete"]
+
+
+def test_a_trace_that_fails_loses_nothing_but_itself() -> None:
+    too_long = trace("long", ["so it goes, " * 400], 1.0)
+    run = run_typing(stock(), [too_long, steered()], ways=["read-ahead"], answer_tokens=3)
+    figures = figures_of(run)
+    assert figures["is_complete"]
+    assert [each.id for each in run.traces] == ["steered"]
+    assert "has 4800 tokens" in figures["failures"]["long"]
+    assert "1 more failed: long, read-ahead: " in typing_markdown(figures)
+    with pytest.raises(EngineError, match="no trace could be replayed"):
+        run_typing(stock(), [too_long], ways=["read-ahead"], answer_tokens=3)
 
 
 def test_what_drafting_costs_others() -> None:

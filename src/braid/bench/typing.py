@@ -26,7 +26,7 @@ from braid.bench.typing_turns import Part, Turn, TypingRun, parts_of, turn_of
 from braid.bench.typing_ways import WAYS, Way, make_way
 from braid.engine.conversation import DRIFT_BOUND
 from braid.engine.scheduler import SchedulerPolicy
-from braid.errors import EngineError, InputError
+from braid.errors import BraidError, EngineError, InputError
 from braid.model.model import Model
 from braid.sessions.generate import with_sampling
 from braid.streams.presets import topology as as_topology
@@ -183,10 +183,12 @@ def run_typing(
         on_trace: Is told how many traces are done, of how many, and which comes.
 
     Returns:
-        All turns. After Ctrl-C those of the traces that were finished.
+        All turns. After Ctrl-C those of the traces that were finished; what went wrong with a trace is among its
+        `failures`.
 
     Raises:
         InputError: There is no trace, or no such way.
+        EngineError: No trace could be replayed.
     """
     chosen = ordered_ways(ways)
     if not traces:
@@ -217,8 +219,13 @@ def run_typing(
         for number, trace in enumerate(traces):
             if on_trace is not None:
                 on_trace(number, len(traces), trace.id)
-            run.add(trace, _in_all_ways(seats, trace))
+            try:
+                run.add(trace, _in_all_ways(seats, trace))
+            except BraidError as error:  # an hour of other traces is not lost with it
+                run.failures[trace.id] = str(error)
         run.is_complete = True
+    if run.failures and not run.traces:
+        raise EngineError(f"no trace could be replayed: {next(iter(run.failures.values()))}")
     run.machine = describe_machine()
     return run
 
@@ -257,7 +264,10 @@ def _in_all_ways(seats: Mapping[str, tuple[Machine, Way]], trace: Trace) -> dict
         if name in ("repair", "reuse") and trace.meta.last_edit != "middle":
             found[name] = None
             continue
-        replayed = _replayed(machine, way, trace, copies=trace.meta.last_edit == "middle")
+        try:
+            replayed = _replayed(machine, way, trace, copies=trace.meta.last_edit == "middle")
+        except BraidError as error:
+            raise EngineError(f"{trace.id}, {name}: {error}") from error
         found[name] = [turn for turn, _ in replayed]
         if name == "ahead":
             exact = [held for _, held in replayed]

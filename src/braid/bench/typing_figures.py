@@ -89,6 +89,7 @@ def figures_of(run: TypingRun, paying: Mapping[str, Any] | None = None) -> dict[
         "traces": len(run.traces),
         "kinds": dict(Counter(trace.kind for trace in run.traces)),
         "is_complete": run.is_complete,
+        "failures": dict(run.failures),
         "ways": ways,
         "middle": middle,
         "paying": None if paying is None else dict(paying),

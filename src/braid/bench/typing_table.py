@@ -50,6 +50,8 @@ def _targets(figures: Mapping[str, Any]) -> list[list[str]]:
 def _title(figures: Mapping[str, Any]) -> str:
     kinds = ", ".join(f"{count} {kind}" for kind, count in figures["kinds"].items())
     rest = "" if figures["is_complete"] else "; interrupted"
+    if failures := figures["failures"]:
+        rest += f"; {len(failures)} more failed: {next(iter(failures.values()))}"
     return (
         f"{figures['model']}, {figures['topology']}: {figures['traces']} traces ({kinds}), answers of at most "
         f"{figures['answer_tokens']} tokens, {clock_of(figures['clock'])}{rest}"

@@ -85,6 +85,7 @@ class TypingRun:
         turns: By way; a list of turns for each trace, None for one that this way was not asked for.
         clock: `simulated`, or at which speed.
         is_complete: False when it was interrupted.
+        failures: What went wrong with traces that are left out, by their ids.
     """
 
     model: str
@@ -95,6 +96,7 @@ class TypingRun:
     traces: list[Trace] = field(default_factory=list[Trace])
     turns: dict[str, list[list[Turn] | None]] = field(default_factory=dict[str, "list[list[Turn] | None]"])
     is_complete: bool = True
+    failures: dict[str, str] = field(default_factory=dict[str, str])
     drift_bound: float = DRIFT_BOUND
     machine: Mapping[str, Any] = field(default_factory=dict[str, Any])
 

@@ -353,3 +353,5 @@ def typing(
     print_json(figures)
     if not figures["is_complete"]:
         raise typer.Exit(INTERRUPTED)
+    if figures["failures"]:
+        raise typer.Exit(1)
