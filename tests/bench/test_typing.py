@@ -7,13 +7,14 @@ import threading
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 from typer.testing import CliRunner
 
 from braid.bench.traces import Trace, last_edit_of, write_traces
-from braid.bench.typing import kv_tokens_for, replay, run_typing, sized
+from braid.bench.typing import _Replay, kv_tokens_for, replay, run_typing, sized
 from braid.bench.typing_command import bench_typing, chosen_traces, chosen_ways
 from braid.bench.typing_figures import TARGETS, figures_of, is_right
 from braid.bench.typing_live import run_live
@@ -242,6 +243,39 @@ def test_an_interrupt_leaves_what_was_measured() -> None:
     assert not run.is_complete
     assert [each.id for each in run.traces] == ["steered"]
     assert not figures_of(run)["is_complete"]
+
+
+def test_a_commit_while_a_draft_waits_has_all_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft waits for a pause in some steps, and in the step in which it is released nothing is computed."""
+    machine = SimpleNamespace(now=0.0, forwards=[], news=[])
+    steps: list[bool] = []
+
+    class Waiting:
+        topology = preset("plain")
+        conversation = SimpleNamespace(quiet_at=lambda now: None)
+        has_work = True
+        committed_after: int | None = None
+
+        def hear(self, text: str) -> None:
+            pass
+
+        def commit(self, text: str) -> None:
+            self.committed_after = len(steps)
+
+        def step(self) -> bool:
+            machine.now += 0.01
+            steps.append(self.committed_after is not None and len(steps) > self.committed_after + 2)
+            return steps[-1]
+
+        @property
+        def is_over(self) -> bool:
+            return any(steps)
+
+    monkeypatch.setattr("braid.bench.typing.turn_of", lambda *given, **named: "a turn")
+    part = Part(((0.0, "So?"),), 0.075)
+    replay_of: Any = _Replay
+    assert replay_of(machine, Waiting(), part, False).run() == ("a turn", None)
+    assert len(steps) == 12
 
 
 def test_a_trace_that_fails_loses_nothing_but_itself() -> None:

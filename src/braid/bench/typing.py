@@ -105,7 +105,8 @@ class _Replay:
     def run(self) -> tuple[Turn, list[Tensor] | None]:
         machine, way, num_idle = self._machine, self._way, 0
         while True:
-            self._deliver()
+            if self._deliver():  # steps before it that had to wait say nothing of those behind it
+                num_idle = 0
             if self._is_committed and way.is_over:
                 return self._turn(), self._held
             if way.has_work or self._is_committed:
@@ -121,8 +122,8 @@ class _Replay:
             quiet_at = way.conversation.quiet_at(machine.now)
             machine.now = max(machine.now, coming if quiet_at is None else min(coming, quiet_at))
 
-    def _deliver(self) -> None:
-        """What has come until now."""
+    def _deliver(self) -> bool:
+        """What has come until now; returns whether the commit has just come."""
         machine, way = self._machine, self._way
         while self._coming and self._coming[0][0] <= machine.now:
             _, text = self._coming.popleft()
@@ -134,6 +135,8 @@ class _Replay:
             self._committed_at = len(machine.news)
             way.commit(self._part.text)
             self._is_committed = True
+            return True
+        return False
 
     def _look(self) -> None:
         """Copy what the cache holds of the input, once it is final and read, and before the turn ends."""
