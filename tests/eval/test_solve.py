@@ -15,7 +15,7 @@ from braid.eval.clock import wait_for
 from braid.eval.play import Played, Said
 from braid.eval.problems import Problem, own_problems, story_problems
 from braid.eval.solve import Answered, answer_in_turns, by_length, compare, figures_of, grade, label_bounds
-from braid.eval.tasks import Contenders, evaluate_solve
+from braid.eval.tasks import Contenders, _tokenizer_of, evaluate_solve
 from braid.model.model import Model
 from braid.model.sources import PACKAGED
 from braid.streams.presets import topology
@@ -175,3 +175,10 @@ def test_a_whole_evaluation_says_all_that_it_promises(model: Model, turns: Basel
     assert set(found["wait_k"]["by_wait"]) == {"1", "5"}
     assert set(found["seconds"]) == {"typed", "paste"}
     assert any("wait-5" in each for each in told)
+
+
+def test_problems_are_laid_out_with_the_models_own_tokens(model: Model) -> None:
+    tokenizer = _tokenizer_of(model)
+    assert (tokenizer.silence_id, tokenizer.end_id) == (model.silence_token_id, model.turn_end_id)
+    with pytest.raises(InputError, match="not trained on streams"):
+        _tokenizer_of(braid.load("braid-stories-turns", threads=1))

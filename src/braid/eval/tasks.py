@@ -104,7 +104,7 @@ def evaluate_solve(
         sets[path.stem] = own_problems(path)[:limit]
         if not sets[path.stem]:
             raise InputError(f"{path} has no problems")
-    tokenizer = DataTokenizer(cast("Any", who.model.codec.hf).backend_tokenizer)
+    tokenizer = _tokenizer_of(who.model)
     found: dict[str, Any] = {"task": "solve", **who.about, "n": n, "seed": seed, "splits": {}}
     for name, problems in sets.items():
         found["splits"][name] = _split(who, name, problems, tokenizer, on_progress)
@@ -122,6 +122,17 @@ def evaluate_solve(
             )
         found["seconds"] = seconds_of(who.model, who.topology, plain, sets["numbers"][:timed], on_progress)
     return found
+
+
+def _tokenizer_of(model: Model) -> DataTokenizer:
+    """Problems are laid out with what the model itself takes for silence and for the end of a turn."""
+    if model.silence_token_id is None:
+        raise InputError(
+            f"{model.name} was not trained on streams; only a model that was can be evaluated on them"
+        )
+    tokenizer = cast("Any", model.codec.hf).backend_tokenizer
+    silence, end = (tokenizer.id_to_token(token) for token in (model.silence_token_id, model.turn_end_id))
+    return DataTokenizer(tokenizer, silence=silence, end=end)
 
 
 def _split(
