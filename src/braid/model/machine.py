@@ -80,9 +80,8 @@ def _crew(threads: int | None) -> tuple[int, str]:
     """
     if threads is not None:
         return threads, "as asked"
-    told = (
-        os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    )  # the outermost level's, where it has several
+    # The outermost level's, where it has several.
+    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if told.isdecimal() and int(told) > 0:
         return int(told), "OMP_NUM_THREADS"
     cores = usable_cores()
