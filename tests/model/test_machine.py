@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,16 @@ import torch
 
 from braid.errors import InputError
 from braid.model import machine
-from braid.model.machine import choose, usable_cores
+from braid.model.machine import choose, set_threads, usable_cores
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nobody has told torch a number yet; it has the old one again afterwards."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr(machine, "_unasked", before)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -69,6 +79,27 @@ def test_what_openmp_is_told_holds_here_too(
     choice = choose()
     assert choice.threads == (threads or usable_cores())
     assert ("OMP_NUM_THREADS" in choice.reason) == (threads is not None)
+    assert choose(threads=5).threads == 5
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_a_number_that_torch_was_told_stays_for_whoever_leaves_it_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second model must not change the threads of the first; a number by the machine is nobody's wish."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    for _ in range(2):
+        by_machine = choose()
+        assert by_machine.threads == 7
+        set_threads(by_machine, asked=False)
+        assert torch.get_num_threads() == 7
+    set_threads(choose(threads=3), asked=True)
+    for _ in range(2):
+        kept = choose()
+        assert (kept.threads, "as torch was told" in kept.reason) == (3, True)
+        set_threads(kept, asked=False)
+    torch.set_num_threads(2)
+    assert choose().threads == 2
     assert choose(threads=5).threads == 5
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from braid.train.muon import Muon
 from braid.train.network import StreamNetwork
 from braid.train.optimisers import Joined, optimiser_of
 from braid.train.recipe import Stage
@@ -64,7 +65,7 @@ def test_what_is_frozen_is_in_no_group(network: StreamNetwork) -> None:
 def _joined(seed: int) -> tuple[nn.Linear, Joined]:
     torch.manual_seed(seed)
     layer = nn.Linear(4, 4)
-    parts = [torch.optim.Muon([layer.weight], lr=0.1), torch.optim.AdamW([layer.bias], lr=0.1)]
+    parts = [Muon([layer.weight], lr=0.1), torch.optim.AdamW([layer.bias], lr=0.1)]
     return layer, Joined(parts)
 
 

@@ -21,8 +21,7 @@ from tests.train.tiny import are_equal, largest_difference, read_recipe, turns_t
 
 ROOT = Path(__file__).parents[2]
 STAGES = ("1-turns", "2-streams")
-# Muon rounds to bfloat16 on its way, so that a last bit can become one of the first.
-_ADAMW = {"optimizer": "adamw", "learning_rate": 1e-2}
+_MUON = {"optimizer": "muon", "learning_rate": 1e-2}
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +29,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One process that gathers four batches a step, in float64."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("alone")
-    stages = turns_then_streams(accumulate=4, **_ADAMW)
+    stages = turns_then_streams(accumulate=4, **_MUON)
     train(read_recipe(folder, dtype="float64", stages=stages), folder / "run")
     return folder / "run"
 
 
 def _two(folder: Path, *, fsdp: bool) -> Path:
     """A recipe for two processes that gather two batches each."""
-    stages = turns_then_streams(accumulate=2, **_ADAMW)
+    stages = turns_then_streams(accumulate=2, **_MUON)
     return write_recipe(folder, dtype="float64", fsdp=fsdp, stages=stages)
 
 

@@ -55,7 +55,7 @@ def demo(
     solution = solution if solution is not None else (SOLUTION if question == QUESTION else None)
     ours = Racer(load_model("braid-stories", threads=threads), preset("stories"))
     turns = load_model("braid-stories-turns", threads=threads)
-    theirs = Racer(turns, preset("plain"), turns.codec.encode_template(THINK_END)[0])
+    theirs = Racer(turns, preset("plain"), tuple(turns.codec.encode_template(THINK_END)))
     console = Console()
     with _Screen(console, is_json=json) as show:
         frame = race(ours, theirs, question, per_second=pace, show=show)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-__all__ = ["END", "PAD", "SILENCE", "THINK", "THINK_END", "DataTokenizer", "train_tokenizer"]
+__all__ = ["END", "PAD", "SILENCE", "THINK", "THINK_END", "DataTokenizer", "place_after", "train_tokenizer"]
 
 SILENCE, END, PAD, THINK, THINK_END = "<silence>", "<end>", "<pad>", "<think>", "</think>"
 
@@ -69,6 +69,19 @@ class DataTokenizer:
     def fingerprint(self) -> str:
         """Of all that decides which tokens a text has."""
         return hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()[:16]
+
+
+def place_after(mark: Sequence[int], ids: Sequence[int]) -> int | None:
+    """Place of the token behind the first occurrence of a mark; None where it is not there.
+
+    Args:
+        mark: Tokens of a mark: one where a tokenizer was made for it, several of a stock model.
+        ids: What it is looked for in.
+    """
+    for start in range(len(ids) - len(mark) + 1):
+        if tuple(ids[start : start + len(mark)]) == tuple(mark):
+            return start + len(mark)
+    return None
 
 
 def train_tokenizer(texts: Iterable[str], *, size: int, words: Iterable[str] = ()) -> Tokenizer:

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from braid.data.layout import ARRIVALS, lay_out, serialise
 from braid.data.score import Part, Score
-from braid.data.tokens import THINK, THINK_END, DataTokenizer
+from braid.data.tokens import THINK, THINK_END, DataTokenizer, place_after
 from braid.errors import InputError
 from braid.model.convert import quiet_transformers
 
@@ -70,15 +70,20 @@ class Baseline:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self.folder = Path(folder)
         self.name = name or self.folder.name
-        self._data = DataTokenizer(self.tokenizer.backend_tokenizer)
-        self.thought_end = self._data.id_of(THINK_END)
-        """The token after which it answers."""
+        end = self.tokenizer.eos_token
+        if end is None:
+            raise InputError(f"{folder} has no end token; set `eos_token` in its tokenizer_config.json")
+        # It is never silent, so it needs no token for that.
+        self._data = DataTokenizer(self.tokenizer.backend_tokenizer, silence=end, end=end)
+        self._thought_begin = self._data.encode(THINK)
+        self.thought_end = self._data.encode(THINK_END)
+        """The tokens after which it answers."""
 
     def prompt_of(self, score: Score) -> list[int]:
         """What it is asked: all inputs of a score, and, where it is to think, the opening of the thought."""
         parts = [part for part in score.parts if part.direction == "input"]
         if [part.stream for part in parts] == ["user"]:
-            return [*self._data.encode(parts[0].text), self._data.id_of(THINK)]
+            return [*self._data.encode(parts[0].text), *self._thought_begin]
         asked = Score(score.id, (*parts, Part("answer", "output", (), reads=(parts[0].stream,))))
         table = serialise(lay_out(asked, self._data, ARRIVALS["paste"]), self._data)
         return list(table.lanes[0].ids[: table.lanes[0].asked[0][0] + 1])
@@ -116,9 +121,11 @@ class Baseline:
     def _read(self, prompt: list[int], said: list[int]) -> Turned:
         is_over = bool(said) and said[-1] == self._data.end_id
         said = said[:-1] if is_over else said
-        place = said.index(self.thought_end) + 1 if self.thought_end in said else 0
+        place = place_after(self.thought_end, said) or 0
         thought, answer = said[:place], said[place:]
-        opening = int(prompt[-1] == self._data.id_of(THINK))
+        opening = len(self._thought_begin) * (
+            tuple(prompt[-len(self._thought_begin) :]) == self._thought_begin
+        )
         if opening and not place:  # it never ended its thought
             thought, answer = said, []
         return Turned(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from braid.data.score import Score
+from braid.data.tokens import place_after
 from braid.eval.play import Arriving, Pace, alone, pieces_of, step_alone, with_feed
 from braid.model.model import Model
 from braid.streams.topology import Topology
@@ -46,7 +47,7 @@ def wait_for(
     *,
     output: str,
     per_second: float | None,
-    thought_end: int | None = None,
+    thought_end: tuple[int, ...] = (),
 ) -> Waited:
     """Type a question to a model, and time its answer.
 
@@ -56,7 +57,7 @@ def wait_for(
         score: Its input parts are typed.
         output: The stream that answers.
         per_second: Tokens a second; None gives everything at once.
-        thought_end: The token after which the answer begins, where the same stream holds the thought before it.
+        thought_end: The tokens after which the answer begins, where the same stream holds the thought before it.
     """
     reads_along = topology.decoding == "rows" and per_second is not None
     pace: Pace = "typed" if reads_along else "paste"
@@ -88,10 +89,10 @@ def wait_for(
     return Waited(_after(done, first, ended_at), _after(done, last, ended_at), compute, rows)
 
 
-def _answer(tokens: list[tuple[int, int]], end: int | None, thought_end: int | None) -> list[int]:
-    """Rows of an answer's tokens."""
-    places = [place for place, (_, token) in enumerate(tokens) if token == thought_end]
-    start = places[0] + 1 if places else (0 if thought_end is None else len(tokens))
+def _answer(tokens: list[tuple[int, int]], end: int | None, thought_end: tuple[int, ...]) -> list[int]:
+    """Rows of an answer's tokens; a thought that does not end has none after it."""
+    start = place_after(thought_end, [token for _, token in tokens])
+    start = len(tokens) if start is None else start
     return [t for t, token in tokens[start:] if token != end]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from braid.data.score import Part, Score, Segment
 from braid.data.sentences import split_sentences
+from braid.data.tokens import place_after
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.eval.play import Arriving, alone, step_alone, with_feed
@@ -29,12 +30,12 @@ class Racer:
 
     Args:
         model, topology: Of it.
-        thought_end: The token after which it answers, where one stream holds the thought and the answer.
+        thought_end: The tokens after which it answers, where one stream holds the thought and the answer.
     """
 
     model: Model
     topology: Topology
-    thought_end: int | None = None
+    thought_end: tuple[int, ...] = ()
 
 
 @dataclass
@@ -154,7 +155,8 @@ def _take_turn(theirs: Racer, question: str, frame: Frame, show: Show) -> None:
             nonlocal waited
             waited += 1000 * taken
             ids = [token for _, token in conversation.transcript.tokens("output")]
-            place = ids.index(theirs.thought_end) + 1 if theirs.thought_end in ids else len(ids)
+            place = place_after(theirs.thought_end, ids)
+            place = len(ids) if place is None else place
             before = frame.thought, frame.answer
             frame.thought, frame.answer = decode(ids[:place]), decode(ids[place:])
             if (frame.thought, frame.answer) != before:

@@ -207,7 +207,7 @@ def sweep_waits(
 def seconds_of(
     model: Model,
     topology: Topology,
-    turns: tuple[Model, Topology, int] | None,
+    turns: tuple[Model, Topology, tuple[int, ...]] | None,
     problems: Sequence[Problem],
     on_progress: OnProgress,
 ) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def seconds_of(
 
     Args:
         model, topology: Of streams.
-        turns: The baseline, the topology it is run with, and the token that ends its thought.
+        turns: The baseline, the topology it is run with, and the tokens that end its thought.
         problems: They take turns, so that a busy moment of the machine hits both.
     """
     found: dict[str, Any] = {}
@@ -223,9 +223,11 @@ def seconds_of(
         told = _told(f"seconds, {pace}", len(problems), on_progress)
         ours: list[Waited] = []
         theirs: list[Waited] = []
-        sides = [((model, topology, None), ours), *([] if turns is None else [(turns, theirs)])]
+        sides = [((model, topology, ()), ours), *([] if turns is None else [(turns, theirs)])]
 
-        def time_it(who: tuple[Model, Topology, int | None], problem: Problem, pace: float | None) -> Waited:
+        def time_it(
+            who: tuple[Model, Topology, tuple[int, ...]], problem: Problem, pace: float | None
+        ) -> Waited:
             runs, streams, closing = who
             return wait_for(runs, streams, problem.score, output=ANSWER, per_second=pace, thought_end=closing)
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-
 from braid._version import __version__
 from braid.data.tokens import DataTokenizer
 from braid.errors import InputError
@@ -115,11 +113,7 @@ def evaluate_solve(
     if timed:
         plain = None
         if who.turns is not None:
-            plain = (
-                load(who.turns.folder, threads=torch.get_num_threads()),
-                preset("plain"),
-                who.turns.thought_end,
-            )
+            plain = (load(who.turns.folder), preset("plain"), who.turns.thought_end)
         found["seconds"] = seconds_of(who.model, who.topology, plain, sets["numbers"][:timed], on_progress)
     return found
 

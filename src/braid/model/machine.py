@@ -10,7 +10,7 @@ import torch
 
 from braid.errors import InputError
 
-__all__ = ["DTYPES", "MachineChoice", "choose", "usable_cores"]
+__all__ = ["DTYPES", "MachineChoice", "choose", "set_threads", "usable_cores"]
 
 DTYPES = {
     "float16": torch.float16,
@@ -21,6 +21,10 @@ DTYPES = {
 """The number formats that a caller can ask for by name."""
 
 _BF16_FLAGS = ("avx512_bf16", "amx_bf16")
+
+_unasked = torch.get_num_threads()
+"""Threads that torch has while nobody has asked for a number: its own default, or what was chosen here. With any other
+number, somebody has."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ def choose(
     Args:
         dtype: `auto`, a name in `DTYPES`, or one of those torch dtypes.
         device: `auto` (a CUDA device if there is one, else the CPU) or what torch calls a device.
-        threads: CPU threads; None for what `OMP_NUM_THREADS` says, or else the cores that this process may really use.
+        threads: CPU threads; None for the number that torch was told in this process, or else what `OMP_NUM_THREADS`
+            says, or else the cores that this process may really use.
 
     Returns:
         The choice, with the reason for it.
@@ -80,12 +85,28 @@ def _crew(threads: int | None) -> tuple[int, str]:
     """
     if threads is not None:
         return threads, "as asked"
+    told_torch = torch.get_num_threads()
+    if told_torch != _unasked:
+        return told_torch, "as torch was told"
     # The outermost level's, where it has several.
     told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if told.isdecimal() and int(told) > 0:
         return int(told), "OMP_NUM_THREADS"
     cores = usable_cores()
     return cores, f"{cores} usable core{'s' if cores != 1 else ''}"
+
+
+def set_threads(choice: MachineChoice, *, asked: bool) -> None:
+    """Let torch use as many threads in this process as were chosen.
+
+    Args:
+        choice: The choice.
+        asked: Whether somebody asked for the number; then it holds for whoever leaves it open later.
+    """
+    global _unasked  # noqa: PLW0603 -- as torch's own number, it is the process's
+    if not asked and torch.get_num_threads() == _unasked:
+        _unasked = choice.threads
+    torch.set_num_threads(choice.threads)
 
 
 def usable_cores(root: Path = Path("/")) -> int:

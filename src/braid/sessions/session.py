@@ -107,7 +107,7 @@ class Engine:
     ) -> None:
         self.model = model
         if isinstance(drafter, str):
-            drafter = load(drafter, threads=None if model.choice is None else model.choice.threads)
+            drafter = load(drafter)
         if isinstance(drafter, Model):
             drafter = self._drafter = Engine(drafter, policy=policy, limits=limits, metrics=False)
         self.local = LocalBackend(model, kv_tokens=kv_tokens, prefix_share=prefix_share)

@@ -87,7 +87,9 @@ def read_tokenizer(recipe: Recipe, out: Path | None) -> tuple[DataTokenizer, Any
     if recipe.network.base is not None:
         stock = _stock_parts(recipe).tokenizer
         with _named_tokens(f"two tokens that {recipe.network.base} has"):
-            return DataTokenizer(stock.backend_tokenizer, silence=wish.silence, end=wish.end), stock
+            tokenizer = DataTokenizer(stock.backend_tokenizer, silence=wish.silence, end=wish.end)
+        stock.eos_token = wish.end  # whoever loads what was trained asks it what ends a turn
+        return tokenizer, stock
     with _named_tokens("two of its tokens"):
         tokenizer = DataTokenizer(_own_tokenizer(recipe, out), silence=wish.silence, end=wish.end)
     return tokenizer, stock_tokenizer(tokenizer, silence=wish.silence, end=wish.end)
@@ -146,11 +148,7 @@ def _from_scratch(recipe: Recipe, tokenizer: DataTokenizer) -> Any:
 
 def _stock_parts(recipe: Recipe) -> LoadedParts:
     """Network and tokenizer of a stock model, on the CPU; the Trainer moves them."""
-    threads = torch.get_num_threads()
-    try:
-        parts = load_parts(recipe.base, dtype=weights_dtype(recipe), device="cpu", cache_dir=models_home())
-    finally:
-        torch.set_num_threads(threads)
+    parts = load_parts(recipe.base, dtype=weights_dtype(recipe), device="cpu", cache_dir=models_home())
     if parts.trained is not None and parts.trained.topology != TrainedTopology.of(recipe.topology):
         raise RecipeError(
             f"network.base: {recipe.network.base} was trained on other streams than those of the recipe's topology; "

@@ -7,8 +7,9 @@ from typing import Any, overload
 
 import torch
 from torch import nn
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import AdamW, Optimizer
 
+from braid.train.muon import Muon
 from braid.train.network import StreamNetwork, token_tables
 from braid.train.recipe import Stage
 
@@ -92,6 +93,5 @@ def optimiser_of(network: StreamNetwork, stage: Stage) -> Optimizer:
         matrices,
         lr=stage.matrix_learning_rate or rate * _MATRIX_PACE,
         weight_decay=stage.weight_decay,
-        adjust_lr_fn="match_rms_adamw",
     )
     return Joined([muon, adam])
