@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from braid.errors import InputError
 from braid.train.muon import Muon, polar
 
 
@@ -61,5 +62,5 @@ def test_what_has_no_gradient_stays() -> None:
 
 
 def test_only_matrices_are_taken() -> None:
-    with pytest.raises(ValueError, match=r"not for a parameter of shape \(3,\)"):
+    with pytest.raises(InputError, match=r"not for a parameter of shape \(3,\)"):
         Muon([nn.Parameter(torch.ones(3))])

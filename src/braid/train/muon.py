@@ -23,6 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from braid.errors import InputError
+
 __all__ = ["Muon", "polar"]
 
 _ROUNDS = 5
@@ -44,7 +46,7 @@ class Muon(Optimizer):
         momentum: How much of the momentum stays.
 
     Raises:
-        ValueError: A parameter is no matrix.
+        InputError: A parameter is no matrix.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Muon(Optimizer):
         for group in self.param_groups:
             for each in group["params"]:
                 if each.ndim != 2:
-                    raise ValueError(
+                    raise InputError(
                         f"Muon is for matrices, not for a parameter of shape {tuple(each.shape)}"
                     )
 
