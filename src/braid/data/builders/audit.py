@@ -6,6 +6,8 @@ the solution alone. It says nothing while all is well; at a fault it names the k
 the end it says `ok` or `not ok`.
 
 A fault can be known with the first token that differs from what is right. A flag before that is a false alarm.
+
+What is written for a training story, right or wrong, holds no pair of numbers that training leaves out.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from braid.data.score import Part, Score, Segment
-from braid.data.stories.story import LARGEST, OPERATIONS, Story
+from braid.data.stories.story import LARGEST, OPERATIONS, Story, is_held_out_pair
 
 __all__ = ["FAULTS", "UNSEEN_FAULTS", "Fault", "audit_score", "plant"]
 
@@ -29,6 +31,8 @@ UNSEEN_FAULTS = ("swap", "stale", "extra zero")
 FLAG = {"result": " wrong result;", "number": " wrong number;", "operation": " wrong operation;"}
 
 _STEP = re.compile(r"(\d+)([-+*/])(\d+)=(\d+);")
+_TRIES = 50
+"""Plans of faults that are drawn before a training story is written down without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,17 @@ def plant(story: Story, rng: random.Random, kinds: Sequence[str] = FAULTS) -> tu
         The steps as written, and what is wrong with them.
     """
     wanted = rng.choice((0, 0, 1, 1, 1, 2))
-    steps = story.steps
+    for _ in range(_TRIES):
+        written, faults = _write(story.steps, wanted, rng, kinds)
+        if story.split != "train" or not any(map(_is_held_out, written)):
+            return written, faults
+    return story.steps, []
+
+
+def _write(
+    steps: Sequence[str], wanted: int, rng: random.Random, kinds: Sequence[str]
+) -> tuple[list[str], list[Fault]]:
+    """One attempt at it, with so many faults at most."""
     marked = set(rng.sample(range(len(steps)), min(wanted, len(steps))))
     written: list[str] = []
     faults: list[Fault] = []
@@ -117,6 +131,11 @@ def plant(story: Story, rng: random.Random, kinds: Sequence[str] = FAULTS) -> tu
             faults.append(Fault(place, kind, _first_difference(step, carried)))
         values[_result(right)] = _result(written[-1])
     return written, faults
+
+
+def _is_held_out(step: str) -> bool:
+    parsed = _STEP.fullmatch(step)
+    return parsed is not None and is_held_out_pair(int(parsed[1]), parsed[2], int(parsed[3]))
 
 
 def _carry_on(step: str, values: Mapping[str, str]) -> str | None:

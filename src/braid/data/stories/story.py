@@ -7,9 +7,12 @@ a reader who thinks along has the answer with the question mark.
 What a story is made of decides its split, by a hash and not by luck, so that no seed can mix them:
 
     train      nothing of the below
-    numbers    a sum or a difference of two numbers that no training story has
+    numbers    at least one sum or difference of two numbers that no training story has
     structure  a sequence of operations that no training story has
-    wording    sentences in wordings that no training story has
+    wording    at least one sentence in a wording that no training story has
+
+All else may be as in training: stories of `structure` have only pairs of numbers that training may have, too, and those
+of `wording` have such and held-out ones. A pair counts as it is written: `23+45` may be held out where `45+23` is not.
 """
 
 from __future__ import annotations
@@ -117,7 +120,7 @@ class Story:
 
 
 def is_held_out_pair(a: int, sign: str, b: int) -> bool:
-    """Whether a sum or a difference is kept out of the training stories; small ones and products never are."""
+    """Whether a sum or a difference, as it is written, is kept out of training; small ones and products never are."""
     return sign in "+-" and min(a, b) > 9 and zlib.crc32(f"{a}{sign}{b}".encode()) % _PAIRS == 0
 
 
@@ -280,11 +283,14 @@ class _Teller:
         return True
 
     def _may(self, a: int, sign: str, b: int, result: int) -> bool:
+        """Whether a step may be written; one that may, is."""
+        if not 0 <= result <= LARGEST:
+            return False
         if is_held_out_pair(a, sign, b):
             if self.split == "train":
                 return False
             self.is_new_pair = True
-        return 0 <= result <= LARGEST
+        return True
 
     # ---- what is asked
 
@@ -301,7 +307,7 @@ class _Teller:
         kinds = ["ask total", "ask total", "ask now", "ask other"] + ["ask difference"] * (self.a != self.b)
         kind = self.rng.choice(kinds)
         high, low = max(self.a, self.b), min(self.a, self.b)
-        if kind == "ask total" and self._may(high, "+", low, high + low):
+        if kind == "ask total" and self._may(self.a, "+", self.b, self.a + self.b):
             self._settle(f"{self.a}+{self.b}=", self.a + self.b, kind)
         elif kind == "ask difference" and self._may(high, "-", low, high - low):
             is_ahead = self.a > self.b

@@ -1,0 +1,43 @@
+"""Faults are planted as they are named, and what training leaves out stays out of them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from braid.data.builders.audit import FAULTS, UNSEEN_FAULTS, plant
+from braid.data.sources import Wish, find_builder
+from braid.data.stories import tell
+from tests.data.written import held_out_steps
+
+COUNT = 400
+
+
+@pytest.mark.parametrize("split", ["train", "faults"])
+@pytest.mark.parametrize("seed", range(3))
+def test_audits_of_training_stories_have_no_held_out_pair_not_even_a_wrong_one(seed: int, split: str) -> None:
+    nth = find_builder("audit").nth
+    assert nth is not None
+    for index in range(COUNT):
+        score = nth(Wish(seed, split), index)
+        assert held_out_steps([score.part("solution").text]) == []
+
+
+def test_as_many_faults_are_planted_in_training_stories_as_in_others() -> None:
+    found = {
+        split: Counter(len(plant(tell(1, index, split), random.Random(index))[1]) for index in range(COUNT))
+        for split in ("train", "wording")
+    }
+    assert all(abs(found["train"][n] - found["wording"][n]) < 0.08 * COUNT for n in range(3))
+
+
+def test_a_story_whose_every_plan_holds_a_left_out_pair_is_written_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = tell(0, 0)
+    monkeypatch.setattr("braid.data.builders.audit.is_held_out_pair", lambda _a, _sign, _b: True)
+    assert all(
+        plant(story, random.Random(seed), FAULTS + UNSEEN_FAULTS) == (story.steps, []) for seed in range(20)
+    )
