@@ -93,7 +93,10 @@ def build(
     ] = None,
     seed: SeedOption = 0,
     split: Annotated[
-        str, typer.Option(help="Of stories: train, numbers, structure or wording; of audit also faults.")
+        str,
+        typer.Option(
+            help="Of stories: train, numbers, structure or wording; of audit also faults; of outside: train, questions."
+        ),
     ] = "train",
     source: Annotated[
         Path | None,

@@ -13,14 +13,14 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from braid.data import tables
+from braid.data.builders import outside
 from braid.data.builders.audit import FAULTS, UNSEEN_FAULTS, audit_score
 from braid.data.builders.chats import chat_score
 from braid.data.builders.grids import grid_score
 from braid.data.builders.isolation import Task, isolation_score, own_tasks, task_of
-from braid.data.builders.outside import outside_score
 from braid.data.builders.reasoning import SOURCES, reasoning_items, reasoning_score
 from braid.data.builders.solve import solve_score
 from braid.data.causality import Judge, Verdict
@@ -40,7 +40,7 @@ class Wish:
     Args:
         seed: Of the series.
         split: Of the stories: `train`, `numbers`, `structure`, `wording`; of audits also `faults`, unseen kinds of
-            fault.
+            fault; of `outside`: `train`, `questions`.
         source: A file, for builders that read one.
         wait_k: Segments of the question that have been read when a chat's thought begins.
         inputs: The streams of a grid that are not learned.
@@ -139,7 +139,9 @@ def _audit(wish: Wish, index: int) -> Score:
 
 
 def _outside(wish: Wish, index: int) -> Score:
-    return outside_score(random.Random(f"{wish.seed}/outside/{index}"), f"outside-{wish.seed}-{index}")
+    rng = random.Random(f"{wish.seed}/outside/{wish.split}/{index}")
+    split = cast("outside.Split", wish.split)
+    return outside.outside_score(rng, f"outside-{wish.split}-{wish.seed}-{index}", split)
 
 
 def _endless(nth: Callable[[Wish, int], Score]) -> Callable[[Wish], Iterator[Score]]:
@@ -195,7 +197,8 @@ _ALL = (
     Builder("stories", "word problems, solved while they are read", _endless(_story), splits=SPLITS, nth=_story),
     Builder("audit", "solutions with planted faults, flagged as soon as they can be known", _endless(_audit),
             splits=(*SPLITS, "faults"), nth=_audit),
-    Builder("outside", "questions outside the domain, and the answer that says so", _endless(_outside), nth=_outside),
+    Builder("outside", "questions outside the domain, and the answer that says so", _endless(_outside),
+            splits=outside.SPLITS, nth=_outside),
     Builder("isolation", "instructions and documents that contain instructions of their own", _isolation, source="may"),
     Builder("grid", "n streams from a table of text", _grids, source="must"),
     Builder("chats", "chats with reasoning, the thought placed along the question", _chats, source="must"),

@@ -1,14 +1,21 @@
-"""What a model that solves stories is not made for, and that it says so."""
+"""What a model that solves stories is not made for, and that it says so.
+
+Every fourth kind of question is kept for the split `questions`; training asks the others.
+"""
 
 from __future__ import annotations
 
 import random
+from typing import Literal, get_args
 
 from braid.data.builders.solve import solving_score
 from braid.data.score import Score, Segment
 from braid.data.stories.lexicon import HE, PLACES, SHE, THINGS
 
-__all__ = ["REFUSAL", "outside_score"]
+__all__ = ["COUNTRIES", "LANGUAGES", "REFUSAL", "SPLITS", "Split", "outside_score"]
+
+Split = Literal["train", "questions"]
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 REFUSAL = "I only solve short number stories."
 
@@ -67,7 +74,15 @@ _ASKED = (
     "Are you a robot?",
     "My name is {name}.",
 )
-_COUNTRIES = [
+_HELD_OUT = 4
+"""Every fourth question (the 4th, the 8th, …) is kept for the split `questions`."""
+
+_OF_SPLIT: dict[Split, tuple[str, ...]] = {
+    "train": tuple(each for place, each in enumerate(_ASKED, start=1) if place % _HELD_OUT),
+    "questions": _ASKED[_HELD_OUT - 1 :: _HELD_OUT],
+}
+
+COUNTRIES = [
     "France",
     "Spain",
     "Japan",
@@ -81,16 +96,22 @@ _COUNTRIES = [
     "Peru",
     "China",
 ]
-_LANGUAGES = ["French", "Spanish", "German", "Japanese", "Swahili", "Hindi", "Italian"]
+LANGUAGES = ["French", "Spanish", "German", "Japanese", "Swahili", "Hindi", "Italian"]
 
 
-def outside_score(rng: random.Random, name: str) -> Score:
-    """A question outside the model's domain, and the answer that says so; the thought has nothing to say."""
+def outside_score(rng: random.Random, name: str, split: Split = "train") -> Score:
+    """A question outside the model's domain, and the answer that says so; the thought has nothing to say.
+
+    Args:
+        rng: Draws what is asked.
+        name: Of the example.
+        split: Whose questions are asked.
+    """
     user: list[Segment] = []
     for _ in range(rng.choice((1, 1, 2))):
-        text = rng.choice(_ASKED).format(
-            country=rng.choice(_COUNTRIES),
-            language=rng.choice(_LANGUAGES),
+        text = rng.choice(_OF_SPLIT[split]).format(
+            country=rng.choice(COUNTRIES),
+            language=rng.choice(LANGUAGES),
             things=rng.choice(THINGS),
             place=rng.choice(PLACES),
             name=rng.choice(SHE + HE),
@@ -98,5 +119,5 @@ def outside_score(rng: random.Random, name: str) -> Score:
         user.append(Segment(f" {text}" if user else text))
     # An end token is what tells that nothing more comes: a sentence alone may be the first of a story.
     output = Segment(REFUSAL, {"user": len(user) + 1})
-    meta = {"answer": REFUSAL, "split": "outside", "structure": "outside", "num_steps": 0}
+    meta = {"answer": REFUSAL, "split": split, "structure": "outside", "num_steps": 0}
     return solving_score(name, user, (), output, meta)
