@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from braid.data.builders.audit import FAULTS, UNSEEN_FAULTS, plant
+from braid.data.builders.audit import FAULTS, UNSEEN_FAULTS, audit_score, plant
 from braid.data.sources import Wish, find_builder
 from braid.data.stories import tell
 from tests.data.written import held_out_steps
@@ -41,3 +41,18 @@ def test_a_story_whose_every_plan_holds_a_left_out_pair_is_written_as_it_is(
     assert all(
         plant(story, random.Random(seed), FAULTS + UNSEEN_FAULTS) == (story.steps, []) for seed in range(20)
     )
+
+
+@pytest.mark.parametrize("kind", [*FAULTS, *UNSEEN_FAULTS])
+def test_no_other_kind_is_planted_than_the_one_that_is_named(kind: str) -> None:
+    scores = [audit_score(tell(2, index), "x", random.Random(index), (kind,)) for index in range(COUNT)]
+    assert {fault["kind"] for score in scores for fault in score.meta["faults"]} == {kind}
+    flags = {segment.text for score in scores for segment in score.part("audit").segments[:-1]}
+    assert flags == {f" wrong {kind};" if kind in FAULTS else " wrong;"}
+
+
+def test_a_step_that_only_notes_a_number_has_no_wrong_result_and_no_wrong_operation() -> None:
+    for index in range(COUNT):
+        story = tell(2, index)
+        _, faults = plant(story, random.Random(index), ("result", "operation"))
+        assert all("=" in story.steps[fault.step] for fault in faults)

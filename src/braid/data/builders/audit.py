@@ -152,9 +152,10 @@ def _spoil(
 ) -> tuple[str, str] | None:
     """A wrong form of a step, and the kind of fault; None where it has none."""
     parsed = _STEP.fullmatch(step)
-    kind = rng.choice(
-        [kind for kind in kinds if parsed is not None or kind in ("number", "swap", "extra zero")] or [""]
-    )
+    fitting = [kind for kind in kinds if parsed is not None or kind in ("number", "swap", "extra zero")]
+    if not fitting:
+        return None
+    kind = rng.choice(fitting)
     if parsed is None:
         wrong = _other_number(step[:-1], rng, kind)
         spoiled = None if wrong is None else f"{wrong};"
