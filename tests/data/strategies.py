@@ -37,5 +37,4 @@ def scores(draw: st.DrawFn) -> Score:
         return audit_score(story, "x", rng, draw(st.sampled_from((FAULTS, UNSEEN_FAULTS))))
     if kind == "outside":
         return outside_score(rng, "x")
-    tasks = own_tasks(seed, index)
-    return isolation_score(next(tasks), next(tasks), "x", rng)
+    return isolation_score(*next(own_tasks(seed, index)), "x", rng)

@@ -20,7 +20,7 @@ from braid.data.builders import outside
 from braid.data.builders.audit import FAULTS, UNSEEN_FAULTS, audit_score
 from braid.data.builders.chats import chat_score
 from braid.data.builders.grids import grid_score
-from braid.data.builders.isolation import Task, isolation_score, own_tasks, task_of
+from braid.data.builders.isolation import Task, isolation_score, own_tasks, paired, task_of
 from braid.data.builders.reasoning import SOURCES, reasoning_items, reasoning_score
 from braid.data.builders.solve import solve_score
 from braid.data.causality import Judge, Verdict
@@ -149,13 +149,10 @@ def _endless(nth: Callable[[Wish, int], Score]) -> Callable[[Wish], Iterator[Sco
 
 
 def _isolation(wish: Wish) -> Iterator[Score]:
-    tasks = own_tasks(wish.seed) if wish.source is None else _tasks_of(wish.source)
-    before: Task | None = None
-    for index, task in enumerate(tasks):
-        other, before = before, task
-        if other is not None:  # the document asks for what the example before it was about
-            rng = random.Random(f"{wish.seed}/isolation/{index}")
-            yield isolation_score(task, other, f"isolation-{wish.seed}-{index - 1}", rng)
+    pairs = own_tasks(wish.seed) if wish.source is None else _pairs_of(wish.source)
+    for index, (task, other) in enumerate(pairs):
+        rng = random.Random(f"{wish.seed}/isolation/{index}/injected")
+        yield isolation_score(task, other, f"isolation-{wish.seed}-{index}", rng)
 
 
 def _reasoning(source: str) -> Callable[[Wish], Iterator[Verdict]]:
@@ -178,6 +175,16 @@ def _tasks_of(path: Path) -> Iterator[Task]:
         task = task_of(record)
         if task is not None:
             yield task
+
+
+def _pairs_of(path: Path) -> Iterator[tuple[Task, Task]]:
+    pairs = paired(_tasks_of(path))
+    first = next(pairs, None)
+    if first is None:
+        raise DataError(
+            f"{path} needs two tasks that differ in instruction and answer: one is injected into the other"
+        )
+    return itertools.chain((first,), pairs)
 
 
 def _chats(wish: Wish) -> Iterator[Verdict]:
