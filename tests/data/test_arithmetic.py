@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braid.data.arithmetic import equations, known_numbers, plain, stated_numbers
+from braid.data.stories.lexicon import spell
 
 numbers = st.integers(0, 5000)
+TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 
 
 @pytest.mark.parametrize(
@@ -74,10 +76,32 @@ def test_sums_are_told_from_wrong_sums(a: int, b: int, wrong: int) -> None:
         ("1,234.50 dollars", "2469/2"),
         ("twelve", "12"),
         ("She gets as many again.", "2"),
+        ("thirty five pens", "35"),
+        ("a hundred and five", "105"),
+        ("Nine hundred ninety-nine", "999"),
+        ("forty thousand", "40000"),
     ],
 )
 def test_numbers_in_words_and_shares_are_known(text: str, wanted: str) -> None:
     assert Fraction(wanted) in known_numbers(text)
+
+
+@given(number=st.integers(2, 999), hyphen=st.sampled_from("- "), joint=st.sampled_from((" ", " and ")))
+def test_numbers_are_read_from_words_and_nothing_else_is(number: int, hyphen: str, joint: str) -> None:
+    hundreds, rest = divmod(number, 100)
+    tens, ones = divmod(rest, 10)
+    words = [f"{spell(hundreds)} hundred"] if hundreds else []
+    if rest > 20:
+        words.append(TENS[tens - 2] + (hyphen + spell(ones) if ones else ""))
+    elif rest:
+        words.append(spell(rest))
+    text = f"So {joint.join(words)} pens;"
+    assert (stated_numbers(text), known_numbers(text)) == ([number], {number})
+
+
+def test_words_in_a_row_are_numbers_of_their_own() -> None:
+    assert stated_numbers("two, three and four; 5 or one; twenty eleven") == [2, 3, 4, 5, 20, 11]
+    assert stated_numbers("nobody, a two-legged friend, ten-fold, hundreds") == []
 
 
 @given(text=st.text(alphabet="0123456789+-*/=().,%x ab$÷", max_size=40))

@@ -104,6 +104,46 @@ def test_names_and_things_are_waited_for() -> None:
     assert validate(_score(MIA, [("Clearly an easy matter;", 0)])).moved == ()
 
 
+def test_numbers_in_words_are_waited_for_as_those_in_digits_are() -> None:
+    told = validate(_score(("Mia has 3 pens.", " She buys four.", " How many?"), [("she will get four;", 1)]))
+    assert (_after(told.score, "thought"), told.moved[0].missing) == ([{"user": 2}], ("4",))
+    sums = validate(_score(MIA, [("three plus four makes seven;", 1)]))
+    assert _after(sums.score, "thought") == [{"user": 2}]
+    assert sums.impossible[0].missing == ("7",)
+    many = ("Mia has 3 pens.", " She buys two hundred and forty-five.")
+    assert validate(_score(many, [("245;", 2), ("3+245=248;", 2), ("two hundred and forty-eight;", 2)])).holds
+    assert validate(_score(many, [("twenty-two;", 2)])).impossible[0].missing == ("22",)
+    assert validate(_score(MIA, [("one by one;", 0)])).moved == ()
+    assert validate(_score(("Mia has 4 pens.", " Tom has four."), [("Mia has four;", 1)])).moved == ()
+
+
+def test_a_name_that_no_input_has_waits_until_all_have_been_read() -> None:
+    for text in ("Peter has them;", "so Zelda has them;", "given to Zelda's friend;"):
+        verdict = validate(_score(MIA, [(text, 1)]))
+        assert _after(verdict.score, "thought") == [{"user": 3}]
+        assert verdict.holds and verdict.moved[0].missing[0] in ("peter", "zelda")
+        again = validate(verdict.score)
+        assert (again.score, again.moved) == (verdict.score, ())
+    for text in ("Clearly so. Easy; I'm sure: OK", "The Pens;"):
+        assert validate(_score(MIA, [(text, 1)])).moved == ()
+    said = validate(_score(MIA, [("so Zelda has them;", 3), ("with Zelda;", 1)]))
+    assert said.moved == ()
+
+
+def test_a_name_does_not_wait_for_an_input_that_waits_for_it() -> None:
+    user = Part("user", "input", (Segment("Mia?"), Segment(" And now?", {"thought": 1}), Segment(" So?")))
+    thought = Part("thought", "output", (Segment("ask Zelda;", {"user": 1}), Segment("ask Yann;")))
+    verdict = validate(Score("x", (user, thought)))
+    assert _after(verdict.score, "thought") == [{"user": 1}, {"user": 3}]
+
+
+def test_names_of_two_letters_are_waited_for_and_small_words_are_not() -> None:
+    user = ("Mia has 3 pens.", " Al has 4.", " He or she: how many?")
+    verdict = validate(_score(user, [("Al is here;", 1)]))
+    assert (_after(verdict.score, "thought"), verdict.moved[0].missing) == ([{"user": 2}], ("al",))
+    assert validate(_score(user, [("He or She;", 1)])).moved == ()
+
+
 def test_an_answer_waits_for_the_thought_that_works_it_out() -> None:
     verdict = validate(_score(MIA, [("3+4=7;", 2)], output="7"))
     assert _after(verdict.score, "output") == [{"user": 1, "thought": 1}]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-__all__ = ["Equation", "equations", "known_numbers", "plain", "stated_numbers"]
+__all__ = ["NUMBER_WORDS", "Equation", "equations", "known_numbers", "plain", "stated_numbers"]
 
 _TOKEN = re.compile(
     r"(?P<variable>\d+[xyzn]\b)"
@@ -31,12 +31,9 @@ eighteen nineteen twenty
 """
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 _OF_TENS = {word: Fraction(10 * tens) for tens, word in enumerate(_TENS.split(), start=2)}
-_WORDS = {
-    **{word: Fraction(number) for number, word in enumerate(_ONES.split())},
-    **_OF_TENS,
-    "hundred": Fraction(100),
-    "thousand": Fraction(1000),
-}
+_ONES_AND_TENS = {**{word: Fraction(number) for number, word in enumerate(_ONES.split())}, **_OF_TENS}
+NUMBER_WORDS = frozenset((*_ONES_AND_TENS, "hundred", "thousand"))
+"""Words that numbers are written with."""
 _MEANT = {
     "half": (Fraction(2), Fraction(1, 2)),
     "halves": (Fraction(2), Fraction(1, 2)),
@@ -102,6 +99,7 @@ def known_numbers(text: str) -> set[Fraction]:
     """
     found = {Fraction(2)} if _AGAIN.search(text) else set[Fraction]()
     tokens = list(_tokens(text))
+    found |= {value for _, value in _spelled(tokens)}
     for place, token in enumerate(tokens):
         if token.kind == "number":
             found.add(token.value)
@@ -111,13 +109,19 @@ def known_numbers(text: str) -> set[Fraction]:
             if place + 2 < len(tokens) and tokens[place + 1].text == "/" and tokens[place + 2].value:
                 found.add(token.value / tokens[place + 2].value)
         elif token.kind == "word":
-            found |= _of_word(token.text.lower())
+            found.update(_MEANT.get(token.text.lower(), ()))
     return found
 
 
 def stated_numbers(text: str) -> list[Fraction]:
-    """The numbers that a text states in digits, in their order."""
-    return [token.value for token in _tokens(text) if token.kind == "number"]
+    """The numbers that a text states in digits or words, in their order; `one` alone may be anything, and is none.
+
+    >>> [str(each) for each in stated_numbers("one of 3 boxes with two hundred and forty-five pens")]
+    ['3', '245']
+    """
+    tokens = list(_tokens(text))
+    digits = [(place, token.value) for place, token in enumerate(tokens) if token.kind == "number"]
+    return [value for _, value in sorted([*digits, *(each for each in _spelled(tokens) if each[1] != 1)])]
 
 
 def equations(text: str) -> list[Equation]:
@@ -169,15 +173,41 @@ def _tokens(text: str) -> Iterator[_Token]:
             yield _Token("other", match[0])
 
 
-def _of_word(word: str) -> set[Fraction]:
-    if word in _MEANT:
-        return set(_MEANT[word])
-    if word in _WORDS:
-        return {_WORDS[word]}
-    tens, _, ones = word.partition("-")
-    if tens in _OF_TENS and ones in _WORDS:
-        return {_WORDS[tens] + _WORDS[ones]}
-    return set()
+def _spelled(tokens: Sequence[_Token]) -> list[tuple[int, Fraction]]:
+    """The numbers in words below 1000, and whole thousands of them: where each begins, and what it is."""
+    words = [token.text.lower() if token.kind == "word" else "" for token in tokens] + [""]
+    found: list[tuple[int, Fraction]] = []
+    place = 0
+    while place < len(tokens):
+        begin = place
+        value, place = _below_hundred(words, begin)
+        if words[place] == "hundred" and (value is None or 0 < value < 10):
+            value, place = 100 * (value or Fraction(1)), place + 1
+            rest, end = _below_hundred(words, place + (words[place] == "and"))
+            if rest is not None:
+                value, place = value + rest, end
+        if words[place] == "thousand":
+            value, place = 1000 * (value or Fraction(1)), place + 1
+        if value is not None:
+            found.append((begin, value))
+        place = max(place, begin + 1)
+    return found
+
+
+def _below_hundred(words: Sequence[str], place: int) -> tuple[Fraction | None, int]:
+    """A number below 100 that begins at a place, and the place behind it; None where there is none."""
+    first, _, second = words[place].partition("-")
+    if first not in _ONES_AND_TENS:
+        return None, place
+    value = _ONES_AND_TENS[first]
+    end = place + 1
+    if first in _OF_TENS and not second and _ONES_AND_TENS.get(words[end], 0) in range(1, 10):
+        return value + _ONES_AND_TENS[words[end]], end + 1
+    if not second:
+        return value, end
+    if first in _OF_TENS and _ONES_AND_TENS.get(second, 0) in range(1, 10):
+        return value + _ONES_AND_TENS[second], end
+    return None, place
 
 
 def _before(tokens: Sequence[_Token], place: int) -> list[_Token]:

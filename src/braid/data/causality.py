@@ -1,7 +1,8 @@
 """Could it be known by then? A validator that needs no judge, and moves steps until they hold.
 
 A step of an output may use only what its readable past contains: numbers, names, and words that it has in common with
-the inputs. What it works out itself is new and may be said, if its operands are known and the arithmetic is right.
+the inputs. What it works out itself is new and may be said, if its operands are known and the arithmetic is right. A
+name that no input has is known to the speaker alone, or made up: it may be said when all inputs have been read.
 
     user      Mia has 3 pens.   She buys 4 more.   How many …?
     thought              3+4=7;   ──▶ moved:  4 is first read in the second sentence
@@ -15,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from braid.data.arithmetic import equations, known_numbers, plain, stated_numbers
+from braid.data.arithmetic import NUMBER_WORDS, equations, known_numbers, plain, stated_numbers
 from braid.data.score import Part, Score, Segment
+from braid.data.stories.lexicon import HE, SHE
 
 __all__ = ["COMMON_NUMBERS", "Impossible", "Judge", "Moved", "Verdict", "validate"]
 
@@ -29,9 +31,15 @@ having here hence into left less many more most much must need needs next number
 since than that their them then there therefore these they third this those thus total together were what when where
 which while will with would your question know known means find calculate given remaining amount does equal equals
 last once just still very some such says said according
+am an as at be by do go he hi if in is it me mr ms dr my no of oh ok on or so to up us we
+the she how and but for let now you her his can yes not any its our out off who why are was did nor
+i'm i’m i'll i’ll i've i’ve i'd i’d
 """
-_COMMON_WORDS = frozenset(_COMMON.split())
+_COMMON_WORDS = NUMBER_WORDS.union(_COMMON.split())
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
+_BEGINS_SENTENCE = re.compile(r"(?:^|[.!?:;…\n])[^\w\n]*$")
+_GIVEN_NAMES = frozenset(name.lower() for name in SHE + HE)
+"""Names that are seen as such where a capital letter says nothing: at the beginning of a sentence."""
 
 Judge = Callable[[str, str], bool]
 """Of what has been read and a step: whether the step follows from it and says nothing that could not be known."""
@@ -139,7 +147,7 @@ class _Validator:
         missed: list[str] = []
         while True:
             past = self._past(part.stream, place)
-            missing, wrong = self._missing(part.stream, self.parts[part.stream][place].text, past)
+            missing, wrong = self._missing(part.stream, place, past)
             missed += [each for each in missing if each not in missed]
             unknown = wrong or self._wait_for(part.stream, place, missing)
             if unknown:
@@ -187,8 +195,9 @@ class _Validator:
         texts = ["".join(each.text for each in self.parts[name][: counts.get(name, 0)]) for name in readable]
         return "\n".join(text for text in texts if text)
 
-    def _missing(self, stream: str, text: str, past: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _missing(self, stream: str, place: int, past: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What a step uses that its past lacks; and sums that are wrong."""
+        text = self.parts[stream][place].text
         # What everybody knows is known, unless it is told or worked out later: then it is that which is meant.
         later = self.told[stream].union(*(self.told[name] for name in self.reads[stream]))
         common = COMMON_NUMBERS - later
@@ -204,27 +213,46 @@ class _Validator:
         missing += [each for each in sorted(wanted) if each not in known]
         words = _words(past)
         used = [word for word in _words(text) if word in self.common and word not in words]
-        return (*dict.fromkeys([*map(plain, missing), *sorted(used)]),), tuple(wrong)
+        said = {_small(word) for word in _WORD.findall(past)}
+        strange = [name for name in sorted(_names(text)) if name not in self.common and name not in said]
+        used = sorted(used) + (strange if strange and self._unread(stream, place) else [])
+        return (*dict.fromkeys([*map(plain, missing), *used]),), tuple(wrong)
+
+    def _unread(self, stream: str, place: int) -> dict[str, int]:
+        """Inputs that a step can still wait for to their end: stream → segments; none that waits for the step."""
+        counts = self._effective(stream, place)
+        found: dict[str, int] = {}
+        for part in self.score.parts:
+            name, count = part.stream, len(part.segments)
+            if part.direction == "output" or name not in self.reads[stream]:
+                continue
+            while count and self._effective(name, count - 1).get(stream, 0) > place:
+                count -= 1
+            if count > counts.get(name, 0):
+                found[name] = count
+        return found
 
     # ---- waiting
 
     def _wait_for(self, stream: str, place: int, missing: Sequence[str]) -> tuple[str, ...]:
         """Wait for the first segments that hold what is missing, and return what none of them holds."""
-        found = {each: self._source(stream, place, each) for each in missing}
-        for source in found.values():
-            if source is not None:
-                self._raise_to(stream, place, *source)
-        return tuple(each for each, source in found.items() if source is None)
+        found = {each: self._sources_of(stream, place, each) for each in missing}
+        for sources in found.values():
+            for name, count in sources.items():
+                self._raise_to(stream, place, name, count)
+        return tuple(each for each, sources in found.items() if not sources)
 
-    def _source(self, stream: str, place: int, what: str) -> tuple[str, int] | None:
-        """The stream and the number of its segments after which something is known."""
+    def _sources_of(self, stream: str, place: int, what: str) -> dict[str, int]:
+        """The streams and the numbers of their segments after which something is known, or may be made up."""
+        if what[0].isalpha() and what not in self.common:
+            return self._unread(stream, place)
         counts = self._effective(stream, place)
         for name in self._sources(stream):
             for count in range(counts.get(name, 0) + 1, len(self.parts[name]) + 1):
                 text = "".join(each.text for each in self.parts[name][:count])
                 if what in _words(text) or what in map(plain, known_numbers(text)):
-                    return name, count
-        return None
+                    return {name: count}
+        return {}
 
     def _sources(self, stream: str) -> list[str]:
         """Inputs first; and outputs that stand before it, so that no two wait for each other."""
@@ -262,8 +290,33 @@ def _words(text: str) -> set[str]:
     found: set[str] = set()
     for word in _WORD.findall(text):
         is_name = word[0].isupper()
-        small = re.sub(r"['’]s$|['’]$", "", word.lower())
-        if small in _COMMON_WORDS or (len(small) < 4 and not (is_name and len(small) > 2)):
-            continue
-        found.add(small[:-1] if small.endswith("s") and not small.endswith("ss") else small)
+        if not _is_common(word) and len(_bare(word)) >= (2 if is_name else 4):
+            found.add(_small(word))
     return found
+
+
+def _names(text: str) -> set[str]:
+    """Words with a capital letter that no beginning of a sentence explains, and usual given names wherever."""
+    found: set[str] = set()
+    for match in _WORD.finditer(text):
+        word = match[0]
+        if not word[0].isupper() or len(_bare(word)) < 2 or _is_common(word):
+            continue
+        if _bare(word) in _GIVEN_NAMES or not _BEGINS_SENTENCE.search(text[: match.start()]):
+            found.add(_small(word))
+    return found
+
+
+def _bare(word: str) -> str:
+    """In small letters, without an owner's ending."""
+    return re.sub(r"['’]s$|['’]$", "", word.lower())
+
+
+def _small(word: str) -> str:
+    """In small letters, without endings that come and go."""
+    bare = _bare(word)
+    return bare[:-1] if bare.endswith("s") and not bare.endswith("ss") else bare
+
+
+def _is_common(word: str) -> bool:
+    return _bare(word) in _COMMON_WORDS
