@@ -12,7 +12,7 @@ What a story is made of decides its split, by a hash and not by luck, so that no
     wording    at least one sentence in a wording that no training story has
 
 All else may be as in training: stories of `structure` have only pairs of numbers that training may have, too, and those
-of `wording` have such and held-out ones. A pair counts as it is written: `23+45` may be held out where `45+23` is not.
+of `wording` have such and held-out ones. A sum is held out in both orders.
 """
 
 from __future__ import annotations
@@ -120,7 +120,9 @@ class Story:
 
 
 def is_held_out_pair(a: int, sign: str, b: int) -> bool:
-    """Whether a sum or a difference, as it is written, is kept out of training; small ones and products never are."""
+    """Whether a sum or a difference is kept out of training; small ones and products never are."""
+    if sign == "+":
+        a, b = max(a, b), min(a, b)
     return sign in "+-" and min(a, b) > 9 and zlib.crc32(f"{a}{sign}{b}".encode()) % _PAIRS == 0
 
 
