@@ -25,6 +25,7 @@ from braid.eval.solve import (
     seconds_of,
     sweep_waits,
 )
+from braid.eval.statistics import Interval, difference_of_shares
 from braid.model.loading import load
 from braid.model.model import Model
 from braid.streams.presets import topology as preset
@@ -152,12 +153,12 @@ def _split(
     return found
 
 
-def _wording_gap(splits: dict[str, Any]) -> dict[str, float]:
+def _wording_gap(splits: dict[str, Any]) -> dict[str, Any]:
     """How much accuracy unseen wording costs each of the two, beside unseen numbers."""
 
-    def gap(of: Callable[[dict[str, Any]], dict[str, Any]]) -> float:
-        known, unseen = (of(splits[name])["accuracy"]["value"] for name in ("numbers", "wording"))
-        return round(known - unseen, 4)
+    def gap(of: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, float | int]:
+        known, unseen = (Interval(**of(splits[name])["accuracy"]) for name in ("numbers", "wording"))
+        return difference_of_shares(known, unseen).to_json()
 
     return {
         "streams": gap(lambda split: split["streams"]["paced"]),
