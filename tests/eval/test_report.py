@@ -96,6 +96,29 @@ def test_where_streams_do_not_pay_is_said() -> None:
     assert to_html(solve_document(found))
 
 
+def test_rows_that_are_not_saved_are_said_without_a_clock() -> None:
+    cuts = {"paced": 0.75, "typed": 0.89, "paste": 0.026}
+    split = {
+        "what": "unseen numbers",
+        "streams": {pace: _figures(0.9) for pace in cuts},
+        "baseline": _figures(0.9),
+        "difference": {
+            pace: {"accuracy": _found(0.0), "rows_after_question_cut": _found(cut), "msl_ratio": _found(0.5)}
+            for pace, cut in cuts.items()
+        },
+    }
+    found = {
+        "task": "solve", "model": "m", "baseline": "b", "topology": "stories", "braid": "1", "n": 100, "seed": 7,
+        "splits": {"numbers": split, "wording": split},
+    }  # fmt: skip
+    losses = to_markdown(solve_document(found)).partition("## Where streams do not pay\n\n")[2].splitlines()
+    (said,) = losses
+    assert said.startswith("paste: hardly a row to the whole answer is saved")
+    assert "numbers 2.6 % (0.6 to 4.6), wording 2.6 % (0.6 to 4.6)." in said
+    split["difference"]["paste"]["rows_after_question_cut"] = {**_found(0), "value": None, "n": 0}
+    assert "Nowhere in what was measured here." in to_markdown(solve_document(found))
+
+
 def test_an_audit_is_reported_by_kind() -> None:
     share = {"value": 0.9, "low": 0.8, "high": 0.95, "n": 30}
     figures = {

@@ -225,12 +225,8 @@ def _losses(found: Json) -> list[Block]:
         cut = figures.get("whole_answer_cut", {}).get("value")
         if cut is not None and cut < _PAYS:
             when = f"{_percent(-cut)} later than" if cut < 0 else "hardly earlier than"
-            why = (
-                " With everything there at once there is nothing to read along with."
-                if pace == "paste"
-                else ""
-            )
-            said.append(f"{pace}: the whole answer comes {when} the baseline's.{why}")
+            said.append(f"{pace}: the whole answer comes {when} the baseline's.{_why(pace)}")
+    said += _rows_not_saved(found["splits"])
     for name, split in found["splits"].items():
         said += [
             f"{name}, thoughts of {of['from']} to {of['to'] - 1} tokens ({of['n']} problems): "
@@ -243,6 +239,24 @@ def _losses(found: Json) -> list[Block]:
             if difference["high"] is not None and difference["high"] < 0:
                 said.append(f"{name}, {pace}: accuracy is {_points(difference)} points from the baseline's.")
     return [Text(text) for text in said] or [Text("Nowhere in what was measured here.")]
+
+
+def _rows_not_saved(splits: Json) -> list[str]:
+    """Paces at which the whole answer takes about as many rows as the baseline's, or more."""
+    lost: dict[str, list[str]] = {}
+    for name, split in splits.items():
+        for pace, compared in split.get("difference", {}).items():
+            cut = compared["rows_after_question_cut"]
+            if cut["value"] is not None and cut["value"] < _PAYS:
+                lost.setdefault(pace, []).append(f"{name} {_share(cut)}")
+    return [
+        f"{pace}: hardly a row to the whole answer is saved of the baseline's: {', '.join(cuts)}.{_why(pace)}"
+        for pace, cuts in lost.items()
+    ]
+
+
+def _why(pace: str) -> str:
+    return " With everything there at once there is nothing to read along with." if pace == "paste" else ""
 
 
 def _audit_row(name: str, who: str, figures: Json) -> list[str]:
