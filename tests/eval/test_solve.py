@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 import braid
+from braid.data.builders.outside import REFUSAL
 from braid.data.score import Part, Score, Segment
 from braid.data.tokens import DataTokenizer
 from braid.errors import DataCorruptError, InputError
 from braid.eval.baseline import Baseline
 from braid.eval.clock import wait_for
 from braid.eval.play import Played, Said
-from braid.eval.problems import Problem, own_problems, story_problems
+from braid.eval.problems import OUTSIDE, Problem, outside_problems, own_problems, story_problems
 from braid.eval.solve import Answered, answer_in_turns, by_length, compare, figures_of, grade, label_bounds
 from braid.eval.tasks import Contenders, _tokenizer_of, evaluate_solve
 from braid.model.model import Model
@@ -157,6 +158,12 @@ def test_problems_of_ones_own_are_read_unfiltered() -> None:
     assert len(own_problems(OWN)) == 200
 
 
+def test_unseen_questions_outside_the_domain_are_asked_apart() -> None:
+    seen, unseen = (outside_problems(200, 5, split) for split in OUTSIDE.values())
+    assert {each.answer for each in (*seen, *unseen)} == {REFUSAL}
+    assert not {each.question for each in seen} & {each.question for each in unseen}
+
+
 def test_a_record_without_an_answer_is_named(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"question": "How many?", "answer": 3}\n{"question": "How many?"}\n')
@@ -185,7 +192,14 @@ def test_a_whole_evaluation_says_all_that_it_promises(model: Model, turns: Basel
         n=9, files=[OWN], gsm=False, waits=(1, 5), timed=1, limit=3,
         on_progress=lambda what, done, of: told.append(what),
     )  # fmt: skip
-    assert list(found["splits"]) == ["numbers", "structure", "wording", "outside", "own_words"]
+    assert list(found["splits"]) == [
+        "numbers",
+        "structure",
+        "wording",
+        "outside",
+        "outside_unseen",
+        "own_words",
+    ]
     for split in found["splits"].values():
         assert set(split) >= {"streams", "baseline", "difference", "by_length"}
     assert set(found["wait_k"]["by_wait"]) == {"1", "5"}

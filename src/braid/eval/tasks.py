@@ -13,7 +13,15 @@ from braid.errors import InputError
 from braid.eval import audit
 from braid.eval.baseline import Baseline
 from braid.eval.play import Pace
-from braid.eval.problems import SPLITS, Problem, gsm_problems, outside_problems, own_problems, story_problems
+from braid.eval.problems import (
+    OUTSIDE,
+    SPLITS,
+    Problem,
+    gsm_problems,
+    outside_problems,
+    own_problems,
+    story_problems,
+)
 from braid.eval.solve import (
     OnProgress,
     answer_in_streams,
@@ -96,7 +104,8 @@ def evaluate_solve(
     few = sets["numbers"][: max(1, each // 5)]
     if gsm:
         sets["gsm_symbolic"] = gsm_problems(max(1, each // 5), seed)
-    sets["outside"] = outside_problems(max(1, each // 5), seed)
+    for name, split in OUTSIDE.items():
+        sets[name] = outside_problems(max(1, each // 5), seed, split)
     for path in files:
         if path.stem in sets:
             raise InputError(f"two sets of problems would be called {path.stem!r}; give {path} another name")
