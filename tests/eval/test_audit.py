@@ -20,6 +20,7 @@ from braid.eval.audit import (
 )
 from braid.eval.baseline import Baseline
 from braid.eval.play import Played, Said
+from braid.eval.statistics import share_of
 from braid.eval.tasks import Contenders, evaluate_audit
 from braid.model.model import Model
 from braid.model.sources import PACKAGED
@@ -145,11 +146,36 @@ def test_figures_count_flags_misses_and_alarms() -> None:
     figures = audit_figures([audited(), audited(faults=(), false_alarms=0)])
     assert figures["flagged"]["value"] == 0.5
     assert figures["by_kind"]["result"]["value"] == 0
-    assert figures["false_alarms"]["of_flags"] == 0.5
-    assert figures["false_alarms"]["of_sound_steps"] == pytest.approx(1 / 8)
+    assert figures["false_alarms"]["of_flags"] == share_of([True, False]).to_json()
+    assert figures["false_alarms"]["of_sound_steps"] == share_of([True] + 7 * [False]).to_json()
     assert figures["false_alarms"]["of_sound_solutions"]["value"] == 0
-    assert figures["delay_rows"] == {"median": 1.0, "mean": 1.0}
-    assert efficiency([audited()], [audited(num_rows=100, msl=100)]) == {"msl_ratio": 0.4, "rows_ratio": 0.5}
+    assert figures["delay_rows"] == {"value": 1.0, "low": 1.0, "high": 1.0, "n": 1, "median": 1.0}
+
+
+def test_more_false_alarms_than_sound_steps_are_all_of_them() -> None:
+    alarms = audit_figures([audited(false_alarms=30)])["false_alarms"]
+    assert alarms["of_sound_steps"]["value"] == 1
+    assert alarms["of_flags"]["n"] == 31
+
+
+def test_a_model_without_a_flag_has_no_share_of_false_ones() -> None:
+    figures = audit_figures([audited(faults=(), false_alarms=0)])
+    assert figures["false_alarms"]["of_flags"]["n"] == figures["delay_rows"]["n"] == 0
+    assert (
+        0
+        == figures["false_alarms"]["of_sound_steps"]["value"]
+        < figures["false_alarms"]["of_sound_steps"]["high"]
+    )
+
+
+def test_sizes_are_compared_solution_by_solution() -> None:
+    ours = [audited(num_rows=50 + each, msl=40) for each in range(8)]
+    theirs = [audited(num_rows=100 + 2 * each, msl=100) for each in range(8)]
+    found = efficiency(ours, theirs)
+    assert found["msl_ratio"] == {"value": 0.4, "low": 0.4, "high": 0.4, "n": 8}
+    assert found["rows_ratio"] == {"value": 0.5, "low": 0.5, "high": 0.5, "n": 8}, (
+        "each pair has the same ratio"
+    )
 
 
 def test_the_baseline_reads_the_finished_solution() -> None:
@@ -166,4 +192,5 @@ def test_a_whole_evaluation_has_all_splits(model: Model) -> None:
     found = evaluate_audit(Contenders(model, topology("stories"), turns), n=12)
     assert list(found["splits"]) == ["numbers", "structure", "wording", "faults"]
     for split in found["splits"].values():
-        assert 0.3 < split["difference"]["msl_ratio"] < 0.8
+        ratio = split["difference"]["msl_ratio"]
+        assert 0.3 < ratio["low"] <= ratio["value"] <= ratio["high"] < 0.8

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import braid
+from braid.data.builders.outside import REFUSAL
 from braid.data.score import Part, Score, Segment
 from braid.data.tokens import DataTokenizer
 from braid.errors import DataCorruptError, InputError
 from braid.eval.baseline import Baseline
 from braid.eval.clock import wait_for
 from braid.eval.play import Played, Said
-from braid.eval.problems import Problem, own_problems, story_problems
+from braid.eval.problems import OUTSIDE, Problem, outside_problems, own_problems, story_problems
 from braid.eval.solve import Answered, answer_in_turns, by_length, compare, figures_of, grade, label_bounds
 from braid.eval.tasks import Contenders, _tokenizer_of, evaluate_solve
 from braid.model.model import Model
@@ -87,10 +89,19 @@ def test_figures_say_what_was_left_out() -> None:
         grade(problem(), said("", ())),
         grade(problem(), said("7", (0, 4))),
     ]
-    figures = figures_of(answers, [1, 2])
+    figures = figures_of(answers, {"p": 2})
     assert figures["accuracy"]["value"] == pytest.approx(1 / 3, abs=1e-4)
     assert (figures["early"], figures["unanswered"]) == (1, 1)
-    assert figures["tnft"]["label_bound"] == 1.5
+
+
+def test_the_bound_is_of_the_problems_whose_tnft_is_known() -> None:
+    late, silent = (
+        answered(True, 8, 10),
+        replace(answered(False, 0, 4), id="silent", tnft=None, rows_after=None),
+    )
+    figures = figures_of([late, silent], {"x": 4, "silent": 30})
+    assert figures["tnft"]["value"] == 8
+    assert figures["tnft"]["label_bound"] == figures["tnft"]["label_bound_median"] == 4
 
 
 def answered(is_right: bool, tnft: int, rows: int) -> Answered:
@@ -104,7 +115,13 @@ def test_a_comparison_is_of_the_same_problems() -> None:
     )
     found = compare(ours, theirs)
     assert found["accuracy"]["value"] == -0.5
-    assert found["rows_after_question_cut"] == pytest.approx(0.8)
+    cut = found["rows_after_question_cut"]
+    assert (cut["value"], cut["n"]) == (pytest.approx(0.8), 2)
+    assert cut["low"] == pytest.approx(0.6), "both draws may be of the first problem"
+    assert cut["high"] == pytest.approx(1 - 4 / 30, abs=1e-4)
+    for name in ("msl_ratio", "rows_ratio", "kv_ratio"):
+        assert found[name]["value"] == pytest.approx(0.2)
+        assert found[name]["low"] < 0.2 < found[name]["high"]
     bins = by_length(ours, theirs)
     assert [(each["n"], each["streams"], each["baseline"]) for each in bins] == [(2, 4.0, 20.0)]
 
@@ -114,8 +131,8 @@ def test_the_bound_is_the_labels_own(model: Model) -> None:
     stories = story_problems("numbers", 30, 5)
     paced, typed = label_bounds(stories, "paced", tokenizer), label_bounds(stories, "typed", tokenizer)
     assert len(paced) == 30
-    assert sum(typed) < sum(paced)
-    assert label_bounds([problem()], "paced", tokenizer) == []
+    assert sum(typed.values()) < sum(paced.values())
+    assert label_bounds([problem()], "paced", tokenizer) == {}
 
 
 def test_the_baseline_is_asked_as_it_was_trained(turns: Baseline) -> None:
@@ -139,6 +156,12 @@ def test_a_model_of_streams_is_no_baseline() -> None:
 
 def test_problems_of_ones_own_are_read_unfiltered() -> None:
     assert len(own_problems(OWN)) == 200
+
+
+def test_unseen_questions_outside_the_domain_are_asked_apart() -> None:
+    seen, unseen = (outside_problems(200, 5, split) for split in OUTSIDE.values())
+    assert {each.answer for each in (*seen, *unseen)} == {REFUSAL}
+    assert not {each.question for each in seen} & {each.question for each in unseen}
 
 
 def test_a_record_without_an_answer_is_named(tmp_path: Path) -> None:
@@ -169,10 +192,21 @@ def test_a_whole_evaluation_says_all_that_it_promises(model: Model, turns: Basel
         n=9, files=[OWN], gsm=False, waits=(1, 5), timed=1, limit=3,
         on_progress=lambda what, done, of: told.append(what),
     )  # fmt: skip
-    assert list(found["splits"]) == ["numbers", "structure", "wording", "outside", "own_words"]
+    assert list(found["splits"]) == [
+        "numbers",
+        "structure",
+        "wording",
+        "outside",
+        "outside_unseen",
+        "own_words",
+    ]
     for split in found["splits"].values():
         assert set(split) >= {"streams", "baseline", "difference", "by_length"}
     assert set(found["wait_k"]["by_wait"]) == {"1", "5"}
+    spread = found["wait_k"]["spread"]
+    assert 0 <= spread["low"] <= spread["value"] < spread["high"], "nobody is sure of one problem"
+    for gap in found["wording_gap"].values():
+        assert gap["low"] < gap["value"] < gap["high"]
     assert set(found["seconds"]) == {"typed", "paste"}
     assert any("wait-5" in each for each in told)
 

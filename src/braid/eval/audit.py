@@ -7,6 +7,7 @@ with a delay of so many rows. A second flag for the same fault is a false alarm,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from braid.eval.baseline import Baseline
 from braid.eval.play import Pace, Played, play
 from braid.eval.problems import scores_of
 from braid.eval.solve import OnProgress
-from braid.eval.statistics import share_of
+from braid.eval.statistics import mean_of, ratio_of, share_of
 from braid.model.model import Model
 from braid.streams.topology import Topology
 
@@ -162,6 +163,7 @@ def audit_figures(audited: Sequence[Audited]) -> dict[str, Any]:
     alarms = sum(each.false_alarms for each in audited)
     flags = alarms + sum(fault.is_flagged for fault in faults)
     sound = [each for each in audited if not each.faults]
+    sound_steps = sum(each.num_steps - len(each.faults) for each in audited)
     return {
         "flagged": share_of([fault.is_flagged for fault in faults]).to_json(),
         "named": share_of([fault.is_named for fault in faults if fault.is_flagged]).to_json(),
@@ -170,15 +172,14 @@ def audit_figures(audited: Sequence[Audited]) -> dict[str, Any]:
             for kind in kinds
         },
         "false_alarms": {
-            "of_flags": round(alarms / flags, 4) if flags else 0.0,
-            "of_sound_steps": round(
-                alarms / max(1, sum(each.num_steps - len(each.faults) for each in audited)), 4
-            ),
+            "of_flags": share_of([True] * alarms + [False] * (flags - alarms)).to_json(),
+            # one that says more false alarms than there are sound steps has not left one of them alone
+            "of_sound_steps": share_of([place < alarms for place in range(sound_steps)]).to_json(),
             "of_sound_solutions": share_of([each.false_alarms > 0 for each in sound]).to_json(),
         },
         "delay_rows": {
-            "median": float(np.median(delays)) if delays else None,
-            "mean": round(float(np.mean(delays)), 3) if delays else None,
+            **mean_of(delays).to_json(),
+            "median": float(np.median(delays)) if delays else math.nan,
         },
         "verdict": share_of([each.verdict for each in audited]).to_json(),
         "rows": round(float(np.mean([each.num_rows for each in audited])), 2) if audited else None,
@@ -186,11 +187,11 @@ def audit_figures(audited: Sequence[Audited]) -> dict[str, Any]:
     }
 
 
-def efficiency(ours: Sequence[Audited], theirs: Sequence[Audited]) -> dict[str, float]:
+def efficiency(ours: Sequence[Audited], theirs: Sequence[Audited]) -> dict[str, Any]:
     """Length and rows beside the baseline's: the sums over the same examples, in the same order."""
     return {
-        "msl_ratio": round(sum(a.msl for a in ours) / max(1, sum(b.msl for b in theirs)), 4),
-        "rows_ratio": round(sum(a.num_rows for a in ours) / max(1, sum(b.num_rows for b in theirs)), 4),
+        "msl_ratio": ratio_of([a.msl for a in ours], [b.msl for b in theirs]).to_json(),
+        "rows_ratio": ratio_of([a.num_rows for a in ours], [b.num_rows for b in theirs]).to_json(),
     }
 
 

@@ -105,8 +105,7 @@ def audit_document(found: Json) -> list[Block]:
                     split["what"],
                     str(split["streams"]["rows"]),
                     str(split["streams"]["msl"]),
-                    str(split.get("difference", {}).get("rows_ratio", "")),
-                    str(split.get("difference", {}).get("msl_ratio", "")),
+                    *(_ratio(split.get("difference", {}).get(name)) for name in ("rows_ratio", "msl_ratio")),
                 ]
                 for split in splits.values()
             ],
@@ -118,12 +117,8 @@ def _gap_text(found: Json) -> list[Block]:
     gap = found.get("wording_gap")
     if not gap:
         return []
-    ours, theirs = 100 * gap["streams"], 100 * gap["baseline"]
-    return [
-        Text(
-            f"Unseen wording costs streams {ours:.1f} points beside unseen numbers, the baseline {theirs:.1f}."
-        )
-    ]
+    ours, theirs = _points(gap["streams"]), _points(gap["baseline"])
+    return [Text(f"Unseen wording costs streams {ours} points beside unseen numbers, the baseline {theirs}.")]
 
 
 def _about(found: Json) -> str:
@@ -164,7 +159,7 @@ def _waiting_rows(name: str, split: Json) -> list[list[str]]:
                 _figure(tnft.get("label_bound")),
                 _figure(after["value"]),
                 _figure(split["baseline"]["rows_after_question"]["value"]) if "baseline" in split else "",
-                _percent(cut),
+                _share(cut),
             ]
         )
     return rows
@@ -180,7 +175,7 @@ def _size_rows(name: str, split: Json) -> list[list[str]]:
             f"{figures['msl']:.1f}",
             f"{figures['kv_tokens']:.1f}",
             f"{split['baseline']['msl']:.1f}" if "baseline" in split else "",
-            str(split.get("difference", {}).get(pace, {}).get("msl_ratio", "")),
+            _ratio(split.get("difference", {}).get(pace, {}).get("msl_ratio")),
         ]
         for pace, figures in split["streams"].items()
     ]
@@ -194,7 +189,7 @@ def _wait_blocks(found: Json) -> list[Block]:
     return [
         Heading("Waiting for so many tokens first"),
         Curve("Share of right answers by wait-k, paced.", "tokens of the question", points, 1.0),
-        Text(f"The best and the worst wait lie {100 * sweep['spread']:.1f} points apart."),
+        Text(f"The best and the worst wait lie {_points(sweep['spread'])} points apart."),
     ]
 
 
@@ -227,15 +222,11 @@ def _losses(found: Json) -> list[Block]:
     """What did not pay, from the figures themselves."""
     said: list[str] = []
     for pace, figures in found.get("seconds", {}).items():
-        cut = figures.get("whole_answer_cut")
+        cut = figures.get("whole_answer_cut", {}).get("value")
         if cut is not None and cut < _PAYS:
             when = f"{_percent(-cut)} later than" if cut < 0 else "hardly earlier than"
-            why = (
-                " With everything there at once there is nothing to read along with."
-                if pace == "paste"
-                else ""
-            )
-            said.append(f"{pace}: the whole answer comes {when} the baseline's.{why}")
+            said.append(f"{pace}: the whole answer comes {when} the baseline's.{_why(pace)}")
+    said += _rows_not_saved(found["splits"])
     for name, split in found["splits"].items():
         said += [
             f"{name}, thoughts of {of['from']} to {of['to'] - 1} tokens ({of['n']} problems): "
@@ -250,6 +241,24 @@ def _losses(found: Json) -> list[Block]:
     return [Text(text) for text in said] or [Text("Nowhere in what was measured here.")]
 
 
+def _rows_not_saved(splits: Json) -> list[str]:
+    """Paces at which the whole answer takes about as many rows as the baseline's, or more."""
+    lost: dict[str, list[str]] = {}
+    for name, split in splits.items():
+        for pace, compared in split.get("difference", {}).items():
+            cut = compared["rows_after_question_cut"]
+            if cut["value"] is not None and cut["value"] < _PAYS:
+                lost.setdefault(pace, []).append(f"{name} {_share(cut)}")
+    return [
+        f"{pace}: hardly a row to the whole answer is saved of the baseline's: {', '.join(cuts)}.{_why(pace)}"
+        for pace, cuts in lost.items()
+    ]
+
+
+def _why(pace: str) -> str:
+    return " With everything there at once there is nothing to read along with." if pace == "paste" else ""
+
+
 def _audit_row(name: str, who: str, figures: Json) -> list[str]:
     alarms, delay = figures["false_alarms"], figures["delay_rows"]["median"]
     return [
@@ -257,8 +266,8 @@ def _audit_row(name: str, who: str, figures: Json) -> list[str]:
         who,
         _share(figures["flagged"]),
         _share(figures["named"]),
-        _percent(alarms["of_flags"]),
-        _percent(alarms["of_sound_steps"]),
+        _share(alarms["of_flags"]),
+        _share(alarms["of_sound_steps"]),
         _figure(delay),
         _share(figures["verdict"]),
     ]
@@ -277,15 +286,21 @@ def _interval(value: Json) -> tuple[float, float, float]:
     return value["value"], value["low"], value["high"]
 
 
-def _share(value: Json) -> str:
-    if value["value"] is None:
+def _share(value: Json | None) -> str:
+    if value is None or value["value"] is None:
         return ""  # a share of nothing
     return f"{100 * value['value']:.1f} % ({100 * value['low']:.1f} to {100 * value['high']:.1f})"
+
+
+def _ratio(value: Json | None) -> str:
+    if value is None or value["value"] is None:
+        return ""
+    return f"{value['value']:.3f} ({value['low']:.3f} to {value['high']:.3f})"
 
 
 def _points(value: Json) -> str:
     return f"{100 * value['value']:+.1f} ({100 * value['low']:+.1f} to {100 * value['high']:+.1f})"
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.0f} %"
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f} %"

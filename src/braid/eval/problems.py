@@ -16,6 +16,7 @@ from braid.data.sources import Wish, find_builder, read_records
 from braid.errors import DataCorruptError
 
 __all__ = [
+    "OUTSIDE",
     "SPLITS",
     "Problem",
     "gsm_problems",
@@ -32,6 +33,9 @@ SPLITS: Mapping[str, str] = {
     "wording": "unseen wording",
 }
 """Splits of the story generator that are never trained on, and what is new in them."""
+
+OUTSIDE: Mapping[str, str] = {"outside": "train", "outside_unseen": "questions"}
+"""Sets of questions outside the domain: those of training, and kinds that are never trained on."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,15 @@ def story_problems(split: str, count: int, seed: int) -> list[Problem]:
     ]
 
 
-def outside_problems(count: int, seed: int) -> list[Problem]:
-    """Questions outside the domain of the stories, whose right answer says so."""
-    return [Problem(score, REFUSAL) for score in scores_of("outside", count, Wish(seed))]
+def outside_problems(count: int, seed: int, split: str = "train") -> list[Problem]:
+    """Questions outside the domain of the stories, whose right answer says so.
+
+    Args:
+        count: How many.
+        seed: Of the series.
+        split: `train`, or `questions` for kinds of question that training never shows.
+    """
+    return [Problem(score, REFUSAL) for score in scores_of("outside", count, Wish(seed, split))]
 
 
 def own_problems(path: Path) -> list[Problem]:

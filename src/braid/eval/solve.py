@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from braid.eval.baseline import Baseline, Turned
 from braid.eval.clock import TYPED_PER_SECOND, Waited, wait_for
 from braid.eval.play import Pace, Played, play
 from braid.eval.problems import Problem
-from braid.eval.statistics import mean_of, paired_difference, share_of
+from braid.eval.statistics import Interval, mean_of, paired_difference, paired_shares, ratio_of, share_of
 from braid.model.model import Model
 from braid.streams.topology import Topology
 
@@ -93,9 +93,9 @@ def answer_in_turns(
     return [_graded_turn(problem, said) for problem, (_, said) in zip(problems, turned, strict=True)]
 
 
-def label_bounds(problems: Sequence[Problem], pace: Pace, tokenizer: DataTokenizer) -> list[int]:
-    """TNFT of the labels themselves, of problems that have some."""
-    bounds: list[int] = []
+def label_bounds(problems: Sequence[Problem], pace: Pace, tokenizer: DataTokenizer) -> dict[str, int]:
+    """TNFT of the labels themselves by the problem's id, of problems that have some."""
+    bounds: dict[str, int] = {}
     for problem in problems:
         if problem.has_labels:
             table = lay_out(problem.score, tokenizer, ARRIVALS[pace], random.Random(0))
@@ -103,16 +103,16 @@ def label_bounds(problems: Sequence[Problem], pace: Pace, tokenizer: DataTokeniz
             assert user is not None, "stories have a user"
             assert output is not None, "and an answer"
             last = max(t for t, token in zip(user.rows, user.ids, strict=True) if token != tokenizer.end_id)
-            bounds.append(max(0, output.rows[0] - last - 1))
+            bounds[problem.id] = max(0, output.rows[0] - last - 1)
     return bounds
 
 
-def figures_of(answers: Sequence[Answered], bounds: Sequence[int] = ()) -> dict[str, Any]:
+def figures_of(answers: Sequence[Answered], bounds: Mapping[str, int] | None = None) -> dict[str, Any]:
     """Figures of many answers, as JSON.
 
     Args:
         answers: Of one model, at one pace.
-        bounds: TNFT of the labels, where there are any.
+        bounds: TNFT of the labels by the problem's id; the problems whose own TNFT is known make the figure.
     """
     waits = [each.tnft for each in answers if each.tnft is not None]
     after = [each.rows_after for each in answers if each.rows_after is not None]
@@ -131,8 +131,9 @@ def figures_of(answers: Sequence[Answered], bounds: Sequence[int] = ()) -> dict[
         "kv_tokens": _mean([each.kv_tokens for each in answers]),
     }
     if bounds:
-        figures["tnft"]["label_bound"] = _mean(bounds)
-        figures["tnft"]["label_bound_median"] = _median(bounds)
+        known = [bounds[each.id] for each in answers if each.tnft is not None and each.id in bounds]
+        figures["tnft"]["label_bound"] = _mean(known)
+        figures["tnft"]["label_bound_median"] = _median(known)
     return figures
 
 
@@ -148,11 +149,11 @@ def compare(ours: Sequence[Answered], theirs: Sequence[Answered]) -> dict[str, A
         if a.rows_after is not None and b.rows_after is not None
     ]
     return {
-        "accuracy": paired_difference([a.is_right for a in ours], [b.is_right for b in theirs]).to_json(),
-        "rows_after_question_cut": _cut([a for a, _ in pairs], [b for _, b in pairs]),
-        "msl_ratio": _ratio(sum(a.msl for a in ours), sum(b.msl for b in theirs)),
-        "rows_ratio": _ratio(sum(a.num_rows for a in ours), sum(b.num_rows for b in theirs)),
-        "kv_ratio": _ratio(sum(a.kv_tokens for a in ours), sum(b.kv_tokens for b in theirs)),
+        "accuracy": paired_shares([a.is_right for a in ours], [b.is_right for b in theirs]).to_json(),
+        "rows_after_question_cut": _cut(pairs).to_json(),
+        "msl_ratio": ratio_of([a.msl for a in ours], [b.msl for b in theirs]).to_json(),
+        "rows_ratio": ratio_of([a.num_rows for a in ours], [b.num_rows for b in theirs]).to_json(),
+        "kv_ratio": ratio_of([a.kv_tokens for a in ours], [b.kv_tokens for b in theirs]).to_json(),
     }
 
 
@@ -183,8 +184,13 @@ def sweep_waits(
     waits: Sequence[int],
     on_progress: OnProgress,
 ) -> dict[str, Any]:
-    """Accuracy by how many tokens of the question the outputs wait for, paced."""
+    """Accuracy by how many tokens of the question the outputs wait for, paced.
+
+    The spread is the best wait's accuracy less the worst one's, on the same problems; that the two were chosen for it
+    is not in its interval.
+    """
     found: dict[str, Any] = {}
+    right: list[list[bool]] = []
     for wait in waits:
         speaking = {name: spec for name, spec in topology.streams.items() if name in ("thought", ANSWER)}
         answers = answer_in_streams(
@@ -196,12 +202,14 @@ def sweep_waits(
             "paced",
             lambda what, done, of, k=wait: on_progress(f"wait-{k}", done, of),
         )
+        right.append([each.is_right for each in answers])
         found[str(wait)] = {
-            "accuracy": share_of([each.is_right for each in answers]).to_json(),
+            "accuracy": share_of(right[-1]).to_json(),
             "tnft": _mean([each.tnft for each in answers if each.tnft is not None]),
         }
-    values = [each["accuracy"]["value"] for each in found.values()]
-    return {"by_wait": found, "spread": round(max(values) - min(values), 4) if values else None}
+    apart = paired_shares(max(right, key=sum), min(right, key=sum))
+    spread = Interval(apart.value, max(0.0, apart.low), apart.high, apart.n)
+    return {"by_wait": found, "spread": spread.to_json()}
 
 
 def seconds_of(
@@ -245,7 +253,7 @@ def seconds_of(
                 if a.whole is not None and b.whole is not None
             ]
             found[pace]["baseline"] = _seconds(theirs)
-            found[pace]["whole_answer_cut"] = _cut([a for a, _ in pairs], [b for _, b in pairs])
+            found[pace]["whole_answer_cut"] = _cut(pairs).to_json()
             found[pace]["whole_answer_difference_s"] = (
                 paired_difference(*zip(*pairs, strict=True)).to_json() if pairs else None
             )
@@ -307,9 +315,9 @@ def _told(what: str, total: int, on_progress: OnProgress) -> Callable[[int], Non
     return lambda done: on_progress(what, done, total)
 
 
-def _cut(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Share of the baseline's that is saved; None where there is nothing to compare."""
-    return round(1 - _mean(ours) / _mean(theirs), 4) if ours and theirs and sum(theirs) else None
+def _cut(pairs: Sequence[tuple[float, float]]) -> Interval:
+    """Share of the baseline's that is saved, of pairs of ours and its own."""
+    return ratio_of([a for a, _ in pairs], [b for _, b in pairs]).complement
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -13,7 +13,15 @@ from braid.errors import InputError
 from braid.eval import audit
 from braid.eval.baseline import Baseline
 from braid.eval.play import Pace
-from braid.eval.problems import SPLITS, Problem, gsm_problems, outside_problems, own_problems, story_problems
+from braid.eval.problems import (
+    OUTSIDE,
+    SPLITS,
+    Problem,
+    gsm_problems,
+    outside_problems,
+    own_problems,
+    story_problems,
+)
 from braid.eval.solve import (
     OnProgress,
     answer_in_streams,
@@ -25,6 +33,7 @@ from braid.eval.solve import (
     seconds_of,
     sweep_waits,
 )
+from braid.eval.statistics import Interval, difference_of_shares
 from braid.model.loading import load
 from braid.model.model import Model
 from braid.streams.presets import topology as preset
@@ -95,7 +104,8 @@ def evaluate_solve(
     few = sets["numbers"][: max(1, each // 5)]
     if gsm:
         sets["gsm_symbolic"] = gsm_problems(max(1, each // 5), seed)
-    sets["outside"] = outside_problems(max(1, each // 5), seed)
+    for name, split in OUTSIDE.items():
+        sets[name] = outside_problems(max(1, each // 5), seed, split)
     for path in files:
         if path.stem in sets:
             raise InputError(f"two sets of problems would be called {path.stem!r}; give {path} another name")
@@ -152,12 +162,12 @@ def _split(
     return found
 
 
-def _wording_gap(splits: dict[str, Any]) -> dict[str, float]:
+def _wording_gap(splits: dict[str, Any]) -> dict[str, Any]:
     """How much accuracy unseen wording costs each of the two, beside unseen numbers."""
 
-    def gap(of: Callable[[dict[str, Any]], dict[str, Any]]) -> float:
-        known, unseen = (of(splits[name])["accuracy"]["value"] for name in ("numbers", "wording"))
-        return round(known - unseen, 4)
+    def gap(of: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, float | int]:
+        known, unseen = (Interval(**of(splits[name])["accuracy"]) for name in ("numbers", "wording"))
+        return difference_of_shares(known, unseen).to_json()
 
     return {
         "streams": gap(lambda split: split["streams"]["paced"]),
