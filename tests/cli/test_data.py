@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.errors import DataError, InputError, TokenizerError
+from braid.errors import DataCorruptError, DataError, InputError, TokenizerError
 from tests.cli.conftest import Braid
 
 
@@ -70,6 +70,24 @@ def test_faults_are_named_and_the_exit_code_tells(stories: Path, braid: Braid) -
     few = braid("data", "check", stories, "--most", 1)
     assert len(few.stdout.splitlines()) == 1
     assert "2 of them not shown" in few.stderr
+
+
+def test_scores_are_checked_as_scores(braid: Braid, tmp_path: Path) -> None:
+    scores = tmp_path / "a.scores.jsonl"
+    assert braid("data", "build", "audit", "-n", 2, "-o", scores).exit_code == 0
+    result = braid("data", "check", scores)
+    assert (result.exit_code, result.stdout) == (0, "")
+    data = json.loads(scores.read_text().splitlines()[1])
+    data["parts"][2]["segments"][0]["after"] = {"usr": 1}
+    scores.write_text(f"{scores.read_text()}{json.dumps({**data, 'id': 'other'})}\n")
+    result = braid("data", "check", scores)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("line 3, example other, stream audit, segment 0: it waits for 'usr'")
+    braid("data", "build", "stories", "-n", 1, "-o", tmp_path / "s.jsonl")
+    tokenizer = tmp_path / "s.jsonl.tokenizer.json"
+    result = braid("data", "convert", scores, tmp_path / "o.jsonl", "--tokenizer", tokenizer)
+    assert result.exit_code == DataCorruptError.exit_code
+    assert "line 3, stream audit, segment 0" in result.stderr
 
 
 def test_an_example_is_shown(stories: Path, braid: Braid) -> None:

@@ -14,7 +14,7 @@ from braid.data.build import build, fit_tokenizer, manifest_path
 from braid.data.check import check_file
 from braid.data.files import sha256_of
 from braid.data.scores import read_scores
-from braid.data.sources import BUILDERS, Wish, find_builder, read_records
+from braid.data.sources import BUILDERS, Wish, find_builder
 from braid.data.stories import SPLITS
 from braid.data.tables import read_tables
 from braid.data.tokens import DataTokenizer
@@ -179,10 +179,19 @@ def test_every_split_of_the_stories_can_be_built() -> None:
         assert next(find_builder("stories").scores(Wish(split=split))) is not None
 
 
-def test_records_of_csv_and_lines(tmp_path: Path, lines: Callable[..., Path]) -> None:
-    (tmp_path / "t.csv").write_text("user,calm\nHi there.,Wait.\n")
-    assert list(read_records(tmp_path / "t.csv")) == [{"user": "Hi there.", "calm": "Wait."}]
-    with pytest.raises(DataCorruptError, match="line 1"):
-        list(read_records(lines("[]")))
-    with pytest.raises(DataError, match="cannot read"):
-        list(read_records(tmp_path / "none.csv"))
+@pytest.mark.parametrize(
+    ("name", "bad", "message"),
+    [
+        ("t.csv", "Hi there.,Wait.,What?", "line 3: it has more cells than the header's 2"),
+        ("t.jsonl", '{"user": 5, "calm": "x"}', "line 3: t-1: the column 'user' is text"),
+        ("t.jsonl", '{"user": "Hi", "calm": [1, 2]}', "line 3: t-1: the column 'calm' is text"),
+        ("t.jsonl", '{"user": "Hi", "calm": "x", "meta": "y"}', "line 3: t-1: meta is an object"),
+    ],
+)
+def test_a_line_of_a_table_that_is_no_grid_is_named(
+    name: str, bad: str, message: str, tmp_path: Path, lines: Callable[..., Path]
+) -> None:
+    first = ["user,calm", "Hi.,Wait."] if name == "t.csv" else ["", '{"user": "Hi.", "calm": "Wait."}']
+    with pytest.raises(DataCorruptError, match=message):
+        build("grid", tmp_path / "x.scores.jsonl", wish=Wish(source=lines(*first, bad, name=name)))
+    assert not (tmp_path / "x.scores.jsonl").exists()

@@ -127,8 +127,9 @@ def build(
     Without --tokenizer one is trained on the examples' own text and written beside the file, for a model that is
     trained from scratch. The judge's API key is read from BRAID_JUDGE_KEY.
     """
-    from braid.data.build import SCORES, build, fit_tokenizer
+    from braid.data.build import build, fit_tokenizer
     from braid.data.files import write_text
+    from braid.data.scores import SCORES
     from braid.data.sources import Wish, find_builder
 
     find_builder(builder)
@@ -157,7 +158,7 @@ def build(
 
 @app.command(epilog=_CHECK_EXAMPLES)
 def check(
-    file: Annotated[Path, typer.Argument(help="A file of row tables.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="A file of row tables, or of scores.", show_default=False)],
     tokenizer: TokenizerOption = None,
     silence: SilenceOption = "<silence>",
     end: EndOption = "<end>",
@@ -168,7 +169,7 @@ def check(
     most: Annotated[int, typer.Option(min=1, help="Faults that are printed; the rest are counted.")] = 100,
     json: JsonOption = False,
 ) -> None:
-    """Check a file of row tables, and name line, row and stream of each fault.
+    """Check a file of row tables or scores, and name line, stream and row or segment of each fault.
 
     Without a tokenizer, ids and ends of turns are not checked. Exit code 1 when there are faults.
     """
@@ -280,10 +281,10 @@ def _tables_of(
     arrival: str,
     seed: int,
 ) -> Iterator[RowTable]:
-    from braid.data.build import SCORES, laid_out
+    from braid.data.build import laid_out
     from braid.data.chat_files import read_chats
     from braid.data.readers import read_grids, read_npz, read_stream_data
-    from braid.data.scores import read_scores
+    from braid.data.scores import SCORES, read_scores
     from braid.data.tables import read_tables
     from braid.errors import DataError
 

@@ -22,7 +22,7 @@ from braid.data.files import sha256_of, write_text
 from braid.data.layout import ARRIVALS, Arrival, draw_arrival, lay_out
 from braid.data.row_table import RowTable
 from braid.data.score import Score
-from braid.data.scores import write_scores
+from braid.data.scores import SCORES, write_scores
 from braid.data.sources import Wish, find_builder
 from braid.data.tables import write_tables
 from braid.data.tokens import DataTokenizer, train_tokenizer
@@ -31,7 +31,6 @@ from braid.streams.strict import hint
 
 __all__ = [
     "ARRIVAL_MIX",
-    "SCORES",
     "Manifest",
     "arrival_of",
     "build",
@@ -39,9 +38,6 @@ __all__ = [
     "laid_out",
     "manifest_path",
 ]
-
-SCORES = ".scores.jsonl"
-"""Ending of files of scores, which need no tokenizer and no arrival."""
 
 ARRIVAL_MIX = "mixed"
 """Every example draws a way of arriving of its own."""

@@ -11,15 +11,17 @@ An end token ends a stream's turn. The next turn begins with an input token afte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from braid.data.row_table import Lane, RowTable
 from braid.data.tokens import DataTokenizer
+from braid.streams.strict import hint
 from braid.streams.topology import Topology
 
-__all__ = ["RULES", "Broken", "broken_rules"]
+__all__ = ["RULES", "Broken", "broken_keys", "broken_order", "broken_rules"]
 
 RULES = {
     "json": "a line is JSON",
@@ -46,22 +48,74 @@ class Broken:
     """A rule that does not hold.
 
     Args:
-        rule: One of `RULES`.
+        rule: One of `RULES`, or of `braid.data.score_rules.SCORE_RULES`.
         message: What is wrong.
-        stream, row: Where, if it is anywhere.
+        stream, row, segment: Where, if it is anywhere.
     """
 
     rule: str
     message: str
     stream: str | None = None
     row: int | None = None
+    segment: int | None = None
+
+
+def broken_keys(
+    data: Mapping[str, Any],
+    wanted: Sequence[str],
+    what: str,
+    stream: str | None = None,
+    *,
+    optional: Sequence[str] = (),
+) -> Iterator[Broken]:
+    """Keys that are missing, or that the format has not.
+
+    Args:
+        data: An object of the format.
+        wanted: The keys that it must have.
+        what: What to call it.
+        stream: Where it stands.
+        optional: Keys that it may have.
+    """
+    for key in wanted:
+        if key not in data:
+            yield Broken("keys", f"{what} has no key {key!r}", stream)
+    known = (*wanted, *optional)
+    for key in data:
+        if key not in known:
+            yield Broken("keys", f"{what} has an unknown key {key!r}; {hint(key, known)}", stream)
+
+
+def broken_order(names: Sequence[str], what: str, topology: Topology | None) -> Iterator[Broken]:
+    """Streams that there are twice, that the topology has not, or that stand in another order than there.
+
+    Args:
+        names: Of the streams of an example.
+        what: What the example has of them, in the plural.
+        topology: Without it, only what there is twice is told.
+    """
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            yield Broken("streams", f"there are {names.count(name)} {what} of this stream", name)
+    if topology is None:
+        return
+    order = list(topology.streams)
+    for name in names:
+        if name not in order:
+            yield Broken("streams", f"the topology has no such stream; it has {', '.join(order)}", name)
+    places = [order.index(name) for name in names if name in order]
+    for place, following in pairwise(places):
+        if following < place:
+            yield Broken(
+                "streams", f"it stands after {order[place]}, but before it in the topology", order[following]
+            )
 
 
 def broken_rules(
     table: RowTable, tokenizer: DataTokenizer | None = None, topology: Topology | None = None
 ) -> Iterator[Broken]:
     """Every rule that a row table breaks, whose shape is right."""
-    yield from _streams(table, topology)
+    yield from broken_order([lane.stream for lane in table.lanes], "lanes", topology)
     sound: list[Lane] = []
     for lane in table.lanes:
         broken = list(_rows(lane, table.num_rows))
@@ -83,25 +137,6 @@ def _is_input(lane: Lane, topology: Topology | None) -> bool:
     if topology is not None and lane.stream in topology.streams:
         return topology.streams[lane.stream].is_input
     return not lane.asked and lane.weight == 0
-
-
-def _streams(table: RowTable, topology: Topology | None) -> Iterator[Broken]:
-    names = [lane.stream for lane in table.lanes]
-    for name in dict.fromkeys(names):
-        if names.count(name) > 1:
-            yield Broken("streams", f"there are {names.count(name)} lanes of this stream", name)
-    if topology is None:
-        return
-    order = list(topology.streams)
-    for name in names:
-        if name not in order:
-            yield Broken("streams", f"the topology has no such stream; it has {', '.join(order)}", name)
-    places = [order.index(name) for name in names if name in order]
-    for place, following in pairwise(places):
-        if following < place:
-            yield Broken(
-                "streams", f"it stands after {order[place]}, but before it in the topology", order[following]
-            )
 
 
 def _rows(lane: Lane, num_rows: int) -> Iterator[Broken]:

@@ -7,7 +7,6 @@ chats · grid · isolation                         from a file
 
 from __future__ import annotations
 
-import csv
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from braid.data import tables
 from braid.data.builders.audit import FAULTS, UNSEEN_FAULTS, audit_score
 from braid.data.builders.chats import chat_score
 from braid.data.builders.grids import grid_score
@@ -27,10 +25,11 @@ from braid.data.causality import Judge, Verdict
 from braid.data.chat_files import read_chats
 from braid.data.score import Score
 from braid.data.stories.story import SPLITS, tell
-from braid.errors import DataError
+from braid.data.tables import read_records
+from braid.errors import DataCorruptError, DataError
 from braid.streams.strict import hint
 
-__all__ = ["BUILDERS", "Builder", "Wish", "find_builder", "read_records"]
+__all__ = ["BUILDERS", "Builder", "Wish", "find_builder"]
 
 
 @dataclass(frozen=True)
@@ -105,24 +104,6 @@ def find_builder(name: str) -> Builder:
     return BUILDERS[name]
 
 
-def read_records(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The records of a table: CSV with a header, Parquet, or else JSON lines, by the ending of the name.
-
-    Raises:
-        DataCorruptError: A line is no record.
-        DataError: The file cannot be read.
-    """
-    if path.suffix == ".csv":
-        try:
-            with path.open(encoding="utf-8", newline="") as file:
-                yield from csv.DictReader(file)
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise DataError(f"cannot read {path}: {error}") from error
-    else:
-        for _, record in tables.read_records(path):
-            yield record
-
-
 # ---- without end
 
 
@@ -172,7 +153,7 @@ def _story_split(split: str) -> Any:
 
 
 def _tasks_of(path: Path) -> Iterator[Task]:
-    for record in read_records(path):
+    for _, record in read_records(path):
         task = task_of(record)
         if task is not None:
             yield task
@@ -186,9 +167,13 @@ def _chats(wish: Wish) -> Iterator[Verdict]:
 
 def _grids(wish: Wish) -> Iterator[Score]:
     assert wish.source is not None
-    for place, record in enumerate(read_records(wish.source)):
+    for place, (line, record) in enumerate(read_records(wish.source)):
         name = str(record.get("id") or f"{wish.source.stem}-{place}")
-        yield grid_score(record, name, wish.inputs)
+        try:
+            score = grid_score(record, name, wish.inputs)
+        except DataError as error:
+            raise DataCorruptError(f"{wish.source}, line {line}: {error}") from None
+        yield score
 
 
 _ALL = (
