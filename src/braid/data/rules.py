@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from typing import Any
 
 from braid.data.row_table import Lane, RowTable
@@ -155,12 +155,11 @@ def _rows(lane: Lane, num_rows: int) -> Iterator[Broken]:
 
 
 def _empty_rows(table: RowTable) -> Iterator[Broken]:
-    filled = {row for lane in table.lanes for row in lane.rows}
-    empty = (
-        [row for row in range(table.num_rows) if row not in filled] if len(filled) < table.num_rows else []
-    )
-    for row in empty[:_MOST_OF_A_KIND]:
-        rest = f" ({len(empty)} such rows in all)" if len(empty) > 1 else ""
+    filled = sorted({row for lane in table.lanes for row in lane.rows})
+    count = table.num_rows - len(filled)
+    rest = f" ({count} such rows in all)" if count > 1 else ""
+    gaps = (range(before + 1, after) for before, after in pairwise([-1, *filled, table.num_rows]))
+    for row in islice(chain.from_iterable(gaps), _MOST_OF_A_KIND):
         yield Broken("empty row", f"no stream has a token in this row{rest}; squeeze it out", None, row)
 
 
@@ -209,11 +208,15 @@ def _unasked(lane: Lane, *, is_input: bool) -> Iterator[Broken]:
     """Tokens that nobody asked for, but those that are forced from the first row on."""
     if is_input:
         return
-    asked = lane.asked_rows
-    told = 0
+    ranges = sorted(lane.asked)
+    asked_to = place_of_range = told = 0
     for place, row in enumerate(lane.rows):
+        # Of the ranges that begin before the row, the one that goes on longest; however long it says it is.
+        while place_of_range < len(ranges) and ranges[place_of_range][0] < row:
+            asked_to = max(asked_to, ranges[place_of_range][1])
+            place_of_range += 1
         is_forced = row == place and (not lane.asked or lane.asked[0][0] >= row)
-        if row - 1 in asked or is_forced:
+        if row <= asked_to or is_forced:
             continue
         yield Broken("unasked", f"it speaks, but was not asked in row {row - 1}", lane.stream, row)
         told += 1
