@@ -257,6 +257,9 @@ def convert(
     silence_id: Annotated[
         int | None, typer.Option(help="What stands in silent slots of grids; by default the tokenizer's.")
     ] = None,
+    end_id: Annotated[
+        int | None, typer.Option(help="What ends a turn in grids; by default the tokenizer's.")
+    ] = None,
     arrival: ArrivalOption = "mixed",
     seed: SeedOption = 0,
     json: JsonOption = False,
@@ -265,7 +268,9 @@ def convert(
     from braid.data.tables import write_tables
 
     tokens = _tokenizer_for(file, tokenizer, silence, end)
-    tables = _tables_of(file, layout, tokens, _names(streams), _names(inputs), silence_id, arrival, seed)
+    tables = _tables_of(
+        file, layout, tokens, _names(streams), _names(inputs), silence_id, end_id, arrival, seed
+    )
     with progress_bar("examples") as advance:
         count = write_tables(out, tables, on_progress=advance)
     _say({"file": str(out), "examples": count}, json, f"{count:,} examples in {out}")
@@ -278,6 +283,7 @@ def _tables_of(
     streams: Sequence[str],
     inputs: Sequence[str],
     silence_id: int | None,
+    end_id: int | None,
     arrival: str,
     seed: int,
 ) -> Iterator[RowTable]:
@@ -288,9 +294,9 @@ def _tables_of(
     from braid.data.tables import read_tables
     from braid.errors import DataError
 
-    silence = (
-        silence_id if silence_id is not None else tokenizer.silence_id if tokenizer is not None else None
-    )
+    if tokenizer is not None:
+        silence_id = tokenizer.silence_id if silence_id is None else silence_id
+        end_id = tokenizer.end_id if end_id is None else end_id
     if layout == "auto":
         layout = "scores" if file.name.endswith(SCORES) else "npz" if file.is_dir() else "rows"
     match layout:
@@ -302,14 +308,14 @@ def _tables_of(
             scores = read_scores(file) if layout == "scores" else read_chats(file)
             return laid_out(scores, tokenizer, arrival, series=str(seed))
         case "stream-data":
-            return read_stream_data(file, inputs, tokenizer=tokenizer, silence_id=silence)
+            return read_stream_data(file, inputs, tokenizer=tokenizer, silence_id=silence_id, end_id=end_id)
         case "grid" | "npz":
-            if silence is None:
+            if silence_id is None:
                 raise DataError("say what stands in silent slots with --silence-id, or name the tokenizer")
             return (
-                read_npz(file, streams, silence)
+                read_npz(file, streams, silence_id, end_id)
                 if layout == "npz"
-                else read_grids(file, streams, inputs, silence)
+                else read_grids(file, streams, inputs, silence_id, end_id)
             )
         case _:
             raise DataError(f"--from {layout}: known are rows, scores, chats, grid, npz and stream-data")

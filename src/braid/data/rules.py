@@ -21,7 +21,7 @@ from braid.data.tokens import DataTokenizer
 from braid.streams.strict import hint
 from braid.streams.topology import Topology
 
-__all__ = ["RULES", "Broken", "broken_keys", "broken_order", "broken_rules"]
+__all__ = ["RULES", "Broken", "broken_keys", "broken_order", "broken_rules", "turn_ends"]
 
 RULES = {
     "json": "a line is JSON",
@@ -124,7 +124,7 @@ def broken_rules(
             sound.append(lane)
     if len(sound) == len(table.lanes):
         yield from _empty_rows(table)
-    ends = _ends(table, sound, tokenizer, topology)
+    ends = turn_ends(table, sound, tokenizer.end_id, topology) if tokenizer is not None else {}
     for lane in sound:
         if tokenizer is not None:
             yield from _vocabulary(lane, tokenizer)
@@ -224,13 +224,17 @@ def _unasked(lane: Lane, *, is_input: bool) -> Iterator[Broken]:
             return
 
 
-def _ends(
-    table: RowTable, lanes: Sequence[Lane], tokenizer: DataTokenizer | None, topology: Topology | None
+def turn_ends(
+    table: RowTable, lanes: Sequence[Lane], end_id: int, topology: Topology | None = None
 ) -> dict[str, list[tuple[int, int]]]:
-    """By stream: the rows of its end tokens, and the row of the next turn's first token."""
-    if tokenizer is None:
-        return {}
-    end_id = tokenizer.end_id
+    """By stream: the rows of its end tokens, and the row in which its next turn begins, `num_rows` if there is none.
+
+    Args:
+        table: An example.
+        lanes: Those of its lanes whose rows are right.
+        end_id: The token that ends a turn.
+        topology: Says which streams are inputs; without it, those that are never asked.
+    """
     ends: dict[str, list[tuple[int, int]]] = {}
     ended: dict[str, int] = {}
     events = [
