@@ -27,6 +27,10 @@ CHATS = [
 ]  # fmt: skip
 SOURCES = {
     "chats": CHATS,
+    "solve": [
+        {"question": "Mia has 3 pens. Tom has 4 pens. How many pens?", "answer": f"3+4=7 pens.\n#### {n}"}
+        for n in range(4)
+    ],
     "grid": [{"user": "Hi. What now?", "calm": "Wait. Think.", "output": "Breathe."}] * 4,
     "isolation": [{"instruction": f"Do {n}.", "input": "Some text.", "output": f"{n}"} for n in range(9)],
 }
@@ -52,7 +56,7 @@ def test_the_same_wish_gives_the_same_bytes_and_passes_the_check(
     build(builder, out, tokenizer=tokens, count=count, wish=wish)
     assert (out.read_bytes(), manifest_path(out).read_text()) == (first, told)
     build(builder, out, tokenizer=tokens, count=count, wish=Wish(seed=5, source=wish.source))
-    if builder not in ("chats", "grid") or "scores" not in name:
+    if builder not in ("chats", "grid", "solve") or "scores" not in name:
         assert out.read_bytes() != first
     out.write_bytes(first)
     assert manifest.count > 0
@@ -195,3 +199,9 @@ def test_a_line_of_a_table_that_is_no_grid_is_named(
     with pytest.raises(DataCorruptError, match=message):
         build("grid", tmp_path / "x.scores.jsonl", wish=Wish(source=lines(*first, bad, name=name)))
     assert not (tmp_path / "x.scores.jsonl").exists()
+
+
+def test_a_record_that_is_no_worked_question_is_named(tmp_path: Path, lines: Callable[..., Path]) -> None:
+    source = lines(*SOURCES["solve"][:2], {"question": "3 + 4?", "answer": "7"}, name="t.jsonl")
+    with pytest.raises(DataCorruptError, match=r"t\.jsonl, line 3: it has no steps"):
+        build("solve", tmp_path / "x.scores.jsonl", wish=Wish(source=source))

@@ -76,7 +76,7 @@ def build(
     builder: Annotated[
         str,
         typer.Argument(
-            help="stories, audit, outside, isolation, grid, chats, gsm_symbolic, knights_knaves, syllogism or "
+            help="stories, audit, outside, isolation, solve, grid, chats, gsm_symbolic, knights_knaves, syllogism or "
             "propositional_logic.",
             show_default=False,
         ),
@@ -97,7 +97,7 @@ def build(
     ] = "train",
     source: Annotated[
         Path | None,
-        typer.Option(help="The file that chats, grid and isolation are built from.", metavar="FILE"),
+        typer.Option(help="The file that solve, chats, grid and isolation are built from.", metavar="FILE"),
     ] = None,
     tokenizer: TokenizerOption = None,
     silence: SilenceOption = "<silence>",
@@ -105,7 +105,9 @@ def build(
     arrival: ArrivalOption = "mixed",
     wait_k: Annotated[
         int,
-        typer.Option(min=1, help="Segments of a chat's question that are read before its thought begins."),
+        typer.Option(
+            min=1, help="Segments of the question of chats and solve that are read before the thought begins."
+        ),
     ] = 1,
     inputs: Annotated[
         str, typer.Option(help="Streams of a grid that are not learned, by commas.", metavar="NAMES")

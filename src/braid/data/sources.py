@@ -2,7 +2,7 @@
 
 stories · audit · outside · isolation            sources of our own, without end
 gsm_symbolic · knights_knaves · syllogism · …    from `reasoning-gym`, without end
-chats · grid · isolation                         from a file
+solve · chats · grid · isolation                 from a file
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from braid.data.builders.grids import grid_score
 from braid.data.builders.isolation import Task, isolation_score, own_tasks, task_of
 from braid.data.builders.outside import outside_score
 from braid.data.builders.reasoning import SOURCES, reasoning_items, reasoning_score
-from braid.data.builders.solve import solve_score
+from braid.data.builders.solve import solve_score, worked_score
 from braid.data.causality import Judge, Verdict
 from braid.data.chat_files import read_chats
 from braid.data.score import Score
 from braid.data.stories.story import SPLITS, tell
 from braid.data.tables import read_records
-from braid.errors import DataCorruptError, DataError
+from braid.errors import DataCorruptError, DataError, JudgeError
 from braid.streams.strict import hint
 
 __all__ = ["BUILDERS", "Builder", "Wish", "find_builder"]
@@ -41,7 +41,7 @@ class Wish:
         split: Of the stories: `train`, `numbers`, `structure`, `wording`; of audits also `faults`, unseen kinds of
             fault.
         source: A file, for builders that read one.
-        wait_k: Segments of the question that have been read when a chat's thought begins.
+        wait_k: Segments of the question that have been read when the thought begins.
         inputs: The streams of a grid that are not learned.
         is_strict: Whether examples with a step that could not be known are left out.
         judge: Of free text.
@@ -165,15 +165,28 @@ def _chats(wish: Wish) -> Iterator[Verdict]:
         yield chat_score(chat, wish.wait_k, wish.judge)
 
 
-def _grids(wish: Wish) -> Iterator[Score]:
+def _grids(wish: Wish) -> Iterator[Score | Verdict]:
+    return _of_records(wish, lambda record, name: grid_score(record, name, wish.inputs))
+
+
+def _worked(wish: Wish) -> Iterator[Score | Verdict]:
+    return _of_records(wish, lambda record, name: worked_score(record, name, wish.wait_k, wish.judge))
+
+
+def _of_records(
+    wish: Wish, make: Callable[[Mapping[str, Any], str], Score | Verdict]
+) -> Iterator[Score | Verdict]:
+    """What is made of each record of a table; a fault names its line."""
     assert wish.source is not None
     for place, (line, record) in enumerate(read_records(wish.source)):
         name = str(record.get("id") or f"{wish.source.stem}-{place}")
         try:
-            score = grid_score(record, name, wish.inputs)
+            made = make(record, name)
+        except JudgeError:
+            raise
         except DataError as error:
             raise DataCorruptError(f"{wish.source}, line {line}: {error}") from None
-        yield score
+        yield made
 
 
 _ALL = (
@@ -182,6 +195,7 @@ _ALL = (
             splits=(*SPLITS, "faults"), nth=_audit),
     Builder("outside", "questions outside the domain, and the answer that says so", _endless(_outside), nth=_outside),
     Builder("isolation", "instructions and documents that contain instructions of their own", _isolation, source="may"),
+    Builder("solve", "questions with worked steps, placed along the question", _worked, source="must"),
     Builder("grid", "n streams from a table of text", _grids, source="must"),
     Builder("chats", "chats with reasoning, the thought placed along the question", _chats, source="must"),
     *(Builder(source, f"{source} of reasoning-gym", _reasoning(source)) for source in SOURCES),
