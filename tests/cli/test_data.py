@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from braid.data.files import sha256_of
 from braid.errors import DataCorruptError, DataError, InputError, TokenizerError
 from tests.cli.conftest import Braid
 
@@ -107,6 +108,20 @@ def test_there_and_back(stories: Path, braid: Braid, tmp_path: Path) -> None:
     assert (tmp_path / "y.jsonl").read_bytes() == stories.read_bytes()
 
 
+def test_a_conversion_has_a_manifest(stories: Path, braid: Braid, tmp_path: Path) -> None:
+    scores, out = tmp_path / "a.scores.jsonl", tmp_path / "o.jsonl"
+    braid("data", "build", "audit", "-n", 3, "-o", scores)
+    tokenizer = Path(f"{stories}.tokenizer.json")
+    options = ["--tokenizer", tokenizer, "--arrival", "typed", "--seed", 5]
+    told = json.loads(braid("data", "convert", scores, out, *options, "--json").stdout)
+    manifest = json.loads(Path(f"{out}.manifest.json").read_text())
+    assert told == {"file": str(out), **manifest}
+    assert (manifest["layout"], manifest["seed"], manifest["arrival"]) == ("scores", 5, "typed")
+    assert (manifest["count"], manifest["sha256"]) == (3, sha256_of(out))
+    assert manifest["source"] == {"name": scores.name, "sha256": sha256_of(scores)}
+    assert manifest["num_rows"] == sum(json.loads(line)["num_rows"] for line in out.read_text().splitlines())
+
+
 def test_scores_grids_and_chats_are_laid_out(stories: Path, braid: Braid, tmp_path: Path) -> None:
     tokenizer = Path(f"{stories}.tokenizer.json")
     scores = tmp_path / "a.scores.jsonl"
@@ -123,7 +138,7 @@ def test_scores_grids_and_chats_are_laid_out(stories: Path, braid: Braid, tmp_pa
     ]
     for arguments, count in cases:
         result = braid("data", "convert", arguments[0], tmp_path / "o.jsonl", *arguments[1:], "--json")
-        assert (result.exit_code, json.loads(result.stdout)["examples"]) == (0, count)
+        assert (result.exit_code, json.loads(result.stdout)["count"]) == (0, count)
         assert braid("data", "check", tmp_path / "o.jsonl", "--tokenizer", tokenizer).exit_code == 0
 
 
@@ -148,10 +163,22 @@ def test_scores_grids_and_chats_are_laid_out(stories: Path, braid: Braid, tmp_pa
             TokenizerError.exit_code,
             "is no",
         ),
+        *(
+            (["build", *build, "-n", "1", "-o", "x.scores.jsonl"], error.exit_code, message)
+            for build, error, message in (
+                (["stories", "--wait-k", "3"], DataError, "nothing with --wait-k; it is for solve, chats"),
+                (["stories", "--inputs", "user"], DataError, "nothing with --inputs; it is for grid"),
+                (["gsm_symbolic", "--judge", "http://127.0.0.1:9/v1"], DataError, "nothing with --judge"),
+                (["outside", "--any-step"], DataError, "nothing with --any-step"),
+                (["stories", "--judge-model", "x"], InputError, "name it with --judge"),
+                (["stories", "--arrival", "typed"], DataError, "neither --arrival nor --weight"),
+                (["stories", "--weight", "thought=2"], DataError, "neither --arrival nor --weight"),
+            )
+        ),
         (["check", "nowhere.jsonl"], DataError.exit_code, "cannot read"),
         (["convert", "nowhere.scores.jsonl", "x.jsonl"], DataError.exit_code, "--tokenizer"),
         (["convert", "nowhere", "x.jsonl", "--from", "grid"], DataError.exit_code, "--silence-id"),
-        (["convert", "nowhere", "x.jsonl", "--from", "tea"], DataError.exit_code, "known are"),
+        (["convert", "nowhere", "x.jsonl", "--from", "tea"], DataError.exit_code, "no layout 'tea'"),
     ],
 )
 def test_what_cannot_be_is_told(

@@ -7,12 +7,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from braid import __version__
-from braid.data.build import build, fit_tokenizer, manifest_path
+from braid.data.build import build, fit_tokenizer
 from braid.data.check import check_file
+from braid.data.convert import convert
 from braid.data.files import sha256_of
+from braid.data.manifest import manifest_path
 from braid.data.scores import read_scores
 from braid.data.sources import BUILDERS, Wish, find_builder
 from braid.data.stories import SPLITS
@@ -94,6 +97,35 @@ def test_the_manifest_says_how_it_was_made(tokenizer: DataTokenizer, tmp_path: P
     assert data["num_asked"] == sum(lane.num_asked for table in tables for lane in table.lanes)
 
 
+def test_the_manifest_has_every_choice(
+    tokenizer: DataTokenizer, tmp_path: Path, lines: Callable[..., Path]
+) -> None:
+    out, source = tmp_path / "rows.jsonl", lines(*CHATS, name="chats.jsonl")
+    judge = Wish(source=source, wait_k=2, is_strict=False, judge=lambda _past, _step: True, judge_model="m")
+    build("chats", out, tokenizer=tokenizer, wish=judge, weights={"thought": 0.5})
+    told = json.loads(manifest_path(out).read_text())
+    wanted = {"wait_k": 2, "any_step": True, "judge": "m", "weights": {"thought": 0.5}}
+    assert told | wanted == told
+    grid = lines(*SOURCES["grid"], name="grid.jsonl")
+    build("grid", out, tokenizer=tokenizer, wish=Wish(source=grid, inputs=("user", "calm")))
+    told = json.loads(manifest_path(out).read_text())
+    assert told | {"inputs": ["user", "calm"], "any_step": False, "judge": None, "weights": {}} == told
+
+
+def test_a_folder_that_is_converted_is_known_by_its_files(tmp_path: Path) -> None:
+    folder, out = tmp_path / "shards", tmp_path / "rows.jsonl"
+    folder.mkdir()
+    seen: list[str] = []
+    for ids in ([1, 7], [2, 7]):
+        places = [[0, 0], [1, 1]]
+        np.savez(folder / "a.npz", input_ids=ids, labels=[-100, 7], position_ids=places)
+        manifest = convert(folder, out, silence_id=9)
+        assert (manifest.layout, manifest.count, manifest.seed) == ("npz", 1, None)
+        assert manifest.source is not None and manifest.source["name"] == "shards"
+        seen.append(manifest.source["sha256"])
+    assert seen[0] != seen[1]
+
+
 def test_no_path_of_a_machine_is_in_a_manifest(tmp_path: Path, lines: Callable[..., Path]) -> None:
     source = lines(*CHATS, name="chats.jsonl")
     build("chats", tmp_path / "x.scores.jsonl", wish=Wish(source=source))
@@ -147,6 +179,11 @@ def test_steps_that_could_not_be_known_leave_an_example_out(
         ("chats", Wish(), 1, "--source"),
         ("outside", Wish(source=Path(__file__)), 1, "reads no file"),
         ("chats", Wish(source=Path("nowhere.jsonl")), 1, "cannot read"),
+        ("stories", Wish(wait_k=3), 1, "stories does nothing with --wait-k; it is for solve, chats"),
+        ("audit", Wish(inputs=("user",)), 1, "--inputs; it is for grid"),
+        ("syllogism", Wish(judge=lambda _past, _step: True), 1, "--judge; it is for solve, chats"),
+        ("isolation", Wish(is_strict=False), 1, "--any-step; it is for solve, chats, gsm_symbolic"),
+        ("stories", Wish(faults=("result",)), 1, "faults; it is for audit"),
     ],
 )
 def test_wishes_that_cannot_be(

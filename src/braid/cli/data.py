@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,6 @@ from braid.cli.report import JsonOption, print_json
 
 if TYPE_CHECKING:
     from braid.data.causality import Judge
-    from braid.data.row_table import RowTable
     from braid.data.tokens import DataTokenizer
 
 __all__ = ["FAULTY", "app", "build", "check", "convert", "show"]
@@ -56,6 +55,8 @@ braid data convert stories.jsonl stories.parquet
 braid data convert audit.scores.jsonl audit.jsonl --tokenizer ./my-model --arrival typed
 
 braid data convert ./dataset.jsonl rows.jsonl --from grid --streams user,output --inputs user --silence-id 151643"""
+
+_JUDGE_MODEL = "default"
 
 TokenizerOption = Annotated[
     Path | None,
@@ -121,7 +122,7 @@ def build(
     judge: Annotated[
         str | None, typer.Option(help="An OpenAI-compatible endpoint that judges free text.", metavar="URL")
     ] = None,
-    judge_model: Annotated[str, typer.Option(help="The judge's model.", metavar="NAME")] = "default",
+    judge_model: Annotated[str, typer.Option(help="The judge's model.", metavar="NAME")] = _JUDGE_MODEL,
     json: JsonOption = False,
 ) -> None:
     """Build a file of examples, and a manifest of how it was made beside it.
@@ -138,7 +139,16 @@ def build(
     factors = _weights(weight or ())
     with ExitStack() as stack:
         judging = _judge(judge, judge_model, stack)
-        wish = Wish(seed, split, source, wait_k, _names(inputs), not any_step, judging)
+        wish = Wish(
+            seed,
+            split,
+            source,
+            wait_k,
+            _names(inputs),
+            not any_step,
+            judging,
+            judge_model=judge_model if judge is not None else None,
+        )
         tokens: DataTokenizer | None = None
         if not str(out).endswith(SCORES):
             tokens = _tokenizer(tokenizer, silence, end) if tokenizer else fit_tokenizer(builder, wish)
@@ -266,61 +276,28 @@ def convert(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Convert other layouts, and scores, to row tables; and row tables between JSON lines and Parquet."""
-    from braid.data.tables import write_tables
+    """Convert other layouts, and scores, to row tables; and row tables between JSON lines and Parquet.
+
+    A manifest of how it was made is written beside the file.
+    """
+    from braid.data.convert import convert
 
     tokens = _tokenizer_for(file, tokenizer, silence, end)
-    tables = _tables_of(
-        file, layout, tokens, _names(streams), _names(inputs), silence_id, end_id, arrival, seed
-    )
     with progress_bar("examples") as advance:
-        count = write_tables(out, tables, on_progress=advance)
-    _say({"file": str(out), "examples": count}, json, f"{count:,} examples in {out}")
-
-
-def _tables_of(
-    file: Path,
-    layout: str,
-    tokenizer: DataTokenizer | None,
-    streams: Sequence[str],
-    inputs: Sequence[str],
-    silence_id: int | None,
-    end_id: int | None,
-    arrival: str,
-    seed: int,
-) -> Iterator[RowTable]:
-    from braid.data.build import laid_out
-    from braid.data.chat_files import read_chats
-    from braid.data.readers import read_grids, read_npz, read_stream_data
-    from braid.data.scores import SCORES, read_scores
-    from braid.data.tables import read_tables
-    from braid.errors import DataError
-
-    if tokenizer is not None:
-        silence_id = tokenizer.silence_id if silence_id is None else silence_id
-        end_id = tokenizer.end_id if end_id is None else end_id
-    if layout == "auto":
-        layout = "scores" if file.name.endswith(SCORES) else "npz" if file.is_dir() else "rows"
-    match layout:
-        case "rows":
-            return read_tables(file)
-        case "scores" | "chats":
-            if tokenizer is None:
-                raise DataError(f"{layout} are text; name the tokenizer of the model with --tokenizer")
-            scores = read_scores(file) if layout == "scores" else read_chats(file)
-            return laid_out(scores, tokenizer, arrival, series=str(seed))
-        case "stream-data":
-            return read_stream_data(file, inputs, tokenizer=tokenizer, silence_id=silence_id, end_id=end_id)
-        case "grid" | "npz":
-            if silence_id is None:
-                raise DataError("say what stands in silent slots with --silence-id, or name the tokenizer")
-            return (
-                read_npz(file, streams, silence_id, end_id)
-                if layout == "npz"
-                else read_grids(file, streams, inputs, silence_id, end_id)
-            )
-        case _:
-            raise DataError(f"--from {layout}: known are rows, scores, chats, grid, npz and stream-data")
+        manifest = convert(
+            file,
+            out,
+            None if layout == "auto" else layout,
+            tokenizer=tokens,
+            streams=_names(streams),
+            inputs=_names(inputs),
+            silence_id=silence_id,
+            end_id=end_id,
+            arrival=arrival,
+            seed=seed,
+            on_progress=advance,
+        )
+    _say({"file": str(out), **manifest.to_json()}, json, f"{manifest.count:,} examples in {out}")
 
 
 # ---- options
@@ -350,7 +327,11 @@ def _tokenizer(path: Path, silence: str, end: str) -> DataTokenizer:
 
 
 def _judge(url: str | None, model: str, stack: ExitStack) -> Judge | None:
+    from braid.errors import InputError
+
     if url is None:
+        if model != _JUDGE_MODEL:
+            raise InputError(f"--judge-model {model} is asked at an endpoint; name it with --judge")
         return None
     import os
 

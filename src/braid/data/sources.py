@@ -46,6 +46,7 @@ class Wish:
         is_strict: Whether examples with a step that could not be known are left out.
         judge: Of free text.
         faults: Kinds that audits plant, each as likely as it is often named; those of the split if none is.
+        judge_model: What the judge is called, for the manifest.
     """
 
     seed: int = 0
@@ -56,6 +57,17 @@ class Wish:
     is_strict: bool = True
     judge: Judge | None = field(default=None, compare=False)
     faults: tuple[str, ...] = ()
+    judge_model: str | None = None
+
+
+_CHOICES = {
+    "wait_k": "--wait-k",
+    "inputs": "--inputs",
+    "judge": "--judge",
+    "is_strict": "--any-step",
+    "faults": "faults",
+}
+"""Fields of a wish that not every builder heeds → the option that sets them."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,7 @@ class Builder:
         make: Of a wish; yields scores or, from the causality validator, verdicts.
         source: Whether it reads a file: `no`, `may` or `must`.
         splits: That it has.
+        heeds: The fields of a wish that it heeds, beside seed, split and source; what is wished for another is refused.
         nth: One example of an endless series by its place, where it can be had without those before it.
     """
 
@@ -76,6 +89,7 @@ class Builder:
     make: Callable[[Wish], Iterator[Score | Verdict]]
     source: str = "no"
     splits: tuple[str, ...] = ("train",)
+    heeds: tuple[str, ...] = ()
     nth: Callable[[Wish, int], Score] | None = None
 
     def scores(self, wish: Wish) -> Iterator[Score | Verdict]:
@@ -90,6 +104,10 @@ class Builder:
             raise DataError(f"{self.name} has a source of its own, and reads no file")
         if wish.split not in self.splits:
             raise DataError(f"{self.name} has no split {wish.split!r}; {hint(wish.split, self.splits)}")
+        for name, option in _CHOICES.items():
+            if name not in self.heeds and getattr(wish, name) != getattr(Wish(), name):
+                able = [builder.name for builder in BUILDERS.values() if name in builder.heeds]
+                raise DataError(f"{self.name} does nothing with {option}; it is for {', '.join(able)}")
         return self.make(wish)
 
 
@@ -189,16 +207,21 @@ def _of_records(
         yield made
 
 
+_PLACED = ("wait_k", "judge", "is_strict")
+"""What builders heed that place the thought along the question."""
+
 _ALL = (
     Builder("stories", "word problems, solved while they are read", _endless(_story), splits=SPLITS, nth=_story),
     Builder("audit", "solutions with planted faults, flagged as soon as they can be known", _endless(_audit),
-            splits=(*SPLITS, "faults"), nth=_audit),
+            splits=(*SPLITS, "faults"), heeds=("faults",), nth=_audit),
     Builder("outside", "questions outside the domain, and the answer that says so", _endless(_outside), nth=_outside),
     Builder("isolation", "instructions and documents that contain instructions of their own", _isolation, source="may"),
-    Builder("solve", "questions with worked steps, placed along the question", _worked, source="must"),
-    Builder("grid", "n streams from a table of text", _grids, source="must"),
-    Builder("chats", "chats with reasoning, the thought placed along the question", _chats, source="must"),
-    *(Builder(source, f"{source} of reasoning-gym", _reasoning(source)) for source in SOURCES),
+    Builder("solve", "questions with worked steps, placed along the question", _worked, source="must", heeds=_PLACED),
+    Builder("grid", "n streams from a table of text", _grids, source="must", heeds=("inputs",)),
+    Builder("chats", "chats with reasoning, the thought placed along the question", _chats, source="must",
+            heeds=_PLACED),
+    *(Builder(source, f"{source} of reasoning-gym", _reasoning(source),
+              heeds=("is_strict",) if source == "gsm_symbolic" else ()) for source in SOURCES),
 )  # fmt: skip
 BUILDERS: Mapping[str, Builder] = {builder.name: builder for builder in _ALL}
 """All builders by name."""
