@@ -27,6 +27,8 @@ _TASK = (
 )
 _REMINDER = "Answer with one word: YES or NO."
 _ANSWER = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
+_TOO_MANY = 429
+"""Status of an endpoint that is asked too much at once."""
 _TRIES = 4
 """How often a request is sent that times out, or that a server is too busy for."""
 
@@ -123,7 +125,7 @@ class ModelJudge:
             except (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError):
                 pass
             else:
-                if reply.status_code != httpx.codes.TOO_MANY_REQUESTS and not reply.is_server_error:
+                if reply.status_code != _TOO_MANY and not reply.is_server_error:
                     return reply
             time.sleep(self._pause_s * 2**pause)
         self.num_asked += 1
