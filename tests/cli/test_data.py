@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from braid.errors import DataError, InputError, TokenizerError
+from braid.data.files import sha256_of
+from braid.errors import DataCorruptError, DataError, InputError, TokenizerError
 from tests.cli.conftest import Braid
 
 
@@ -72,6 +73,24 @@ def test_faults_are_named_and_the_exit_code_tells(stories: Path, braid: Braid) -
     assert "2 of them not shown" in few.stderr
 
 
+def test_scores_are_checked_as_scores(braid: Braid, tmp_path: Path) -> None:
+    scores = tmp_path / "a.scores.jsonl"
+    assert braid("data", "build", "audit", "-n", 2, "-o", scores).exit_code == 0
+    result = braid("data", "check", scores)
+    assert (result.exit_code, result.stdout) == (0, "")
+    data = json.loads(scores.read_text().splitlines()[1])
+    data["parts"][2]["segments"][0]["after"] = {"usr": 1}
+    scores.write_text(f"{scores.read_text()}{json.dumps({**data, 'id': 'other'})}\n")
+    result = braid("data", "check", scores)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("line 3, example other, stream audit, segment 0: it waits for 'usr'")
+    braid("data", "build", "stories", "-n", 1, "-o", tmp_path / "s.jsonl")
+    tokenizer = tmp_path / "s.jsonl.tokenizer.json"
+    result = braid("data", "convert", scores, tmp_path / "o.jsonl", "--tokenizer", tokenizer)
+    assert result.exit_code == DataCorruptError.exit_code
+    assert "line 3, stream audit, segment 0" in result.stderr
+
+
 def test_an_example_is_shown(stories: Path, braid: Braid) -> None:
     result = braid("data", "show", stories, "--example", 2)
     assert result.exit_code == 0
@@ -87,6 +106,20 @@ def test_there_and_back(stories: Path, braid: Braid, tmp_path: Path) -> None:
     assert braid("data", "convert", stories, tmp_path / "x.parquet").exit_code == 0
     assert braid("data", "convert", tmp_path / "x.parquet", tmp_path / "y.jsonl").exit_code == 0
     assert (tmp_path / "y.jsonl").read_bytes() == stories.read_bytes()
+
+
+def test_a_conversion_has_a_manifest(stories: Path, braid: Braid, tmp_path: Path) -> None:
+    scores, out = tmp_path / "a.scores.jsonl", tmp_path / "o.jsonl"
+    braid("data", "build", "audit", "-n", 3, "-o", scores)
+    tokenizer = Path(f"{stories}.tokenizer.json")
+    options = ["--tokenizer", tokenizer, "--arrival", "typed", "--seed", 5]
+    told = json.loads(braid("data", "convert", scores, out, *options, "--json").stdout)
+    manifest = json.loads(Path(f"{out}.manifest.json").read_text())
+    assert told == {"file": str(out), **manifest}
+    assert (manifest["layout"], manifest["seed"], manifest["arrival"]) == ("scores", 5, "typed")
+    assert (manifest["count"], manifest["sha256"]) == (3, sha256_of(out))
+    assert manifest["source"] == {"name": scores.name, "sha256": sha256_of(scores)}
+    assert manifest["num_rows"] == sum(json.loads(line)["num_rows"] for line in out.read_text().splitlines())
 
 
 def test_scores_grids_and_chats_are_laid_out(stories: Path, braid: Braid, tmp_path: Path) -> None:
@@ -105,7 +138,7 @@ def test_scores_grids_and_chats_are_laid_out(stories: Path, braid: Braid, tmp_pa
     ]
     for arguments, count in cases:
         result = braid("data", "convert", arguments[0], tmp_path / "o.jsonl", *arguments[1:], "--json")
-        assert (result.exit_code, json.loads(result.stdout)["examples"]) == (0, count)
+        assert (result.exit_code, json.loads(result.stdout)["count"]) == (0, count)
         assert braid("data", "check", tmp_path / "o.jsonl", "--tokenizer", tokenizer).exit_code == 0
 
 
@@ -130,10 +163,22 @@ def test_scores_grids_and_chats_are_laid_out(stories: Path, braid: Braid, tmp_pa
             TokenizerError.exit_code,
             "is no",
         ),
+        *(
+            (["build", *build, "-n", "1", "-o", "x.scores.jsonl"], error.exit_code, message)
+            for build, error, message in (
+                (["stories", "--wait-k", "3"], DataError, "nothing with --wait-k; it is for solve, chats"),
+                (["stories", "--inputs", "user"], DataError, "nothing with --inputs; it is for grid"),
+                (["gsm_symbolic", "--judge", "http://127.0.0.1:9/v1"], DataError, "nothing with --judge"),
+                (["outside", "--any-step"], DataError, "nothing with --any-step"),
+                (["stories", "--judge-model", "x"], InputError, "name it with --judge"),
+                (["stories", "--arrival", "typed"], DataError, "neither --arrival nor --weight"),
+                (["stories", "--weight", "thought=2"], DataError, "neither --arrival nor --weight"),
+            )
+        ),
         (["check", "nowhere.jsonl"], DataError.exit_code, "cannot read"),
         (["convert", "nowhere.scores.jsonl", "x.jsonl"], DataError.exit_code, "--tokenizer"),
         (["convert", "nowhere", "x.jsonl", "--from", "grid"], DataError.exit_code, "--silence-id"),
-        (["convert", "nowhere", "x.jsonl", "--from", "tea"], DataError.exit_code, "known are"),
+        (["convert", "nowhere", "x.jsonl", "--from", "tea"], DataError.exit_code, "no layout 'tea'"),
     ],
 )
 def test_what_cannot_be_is_told(

@@ -7,14 +7,17 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from braid import __version__
-from braid.data.build import build, fit_tokenizer, manifest_path
+from braid.data.build import build, fit_tokenizer
 from braid.data.check import check_file
+from braid.data.convert import convert
 from braid.data.files import sha256_of
+from braid.data.manifest import manifest_path
 from braid.data.scores import read_scores
-from braid.data.sources import BUILDERS, Wish, find_builder, read_records
+from braid.data.sources import BUILDERS, Wish, find_builder
 from braid.data.stories import SPLITS
 from braid.data.tables import read_tables
 from braid.data.tokens import DataTokenizer
@@ -27,6 +30,10 @@ CHATS = [
 ]  # fmt: skip
 SOURCES = {
     "chats": CHATS,
+    "solve": [
+        {"question": "Mia has 3 pens. Tom has 4 pens. How many pens?", "answer": f"3+4=7 pens.\n#### {n}"}
+        for n in range(4)
+    ],
     "grid": [{"user": "Hi. What now?", "calm": "Wait. Think.", "output": "Breathe."}] * 4,
     "isolation": [{"instruction": f"Do {n}.", "input": "Some text.", "output": f"{n}"} for n in range(9)],
 }
@@ -52,7 +59,7 @@ def test_the_same_wish_gives_the_same_bytes_and_passes_the_check(
     build(builder, out, tokenizer=tokens, count=count, wish=wish)
     assert (out.read_bytes(), manifest_path(out).read_text()) == (first, told)
     build(builder, out, tokenizer=tokens, count=count, wish=Wish(seed=5, source=wish.source))
-    if builder not in ("chats", "grid") or "scores" not in name:
+    if builder not in ("chats", "grid", "solve") or "scores" not in name:
         assert out.read_bytes() != first
     out.write_bytes(first)
     assert manifest.count > 0
@@ -88,6 +95,35 @@ def test_the_manifest_says_how_it_was_made(tokenizer: DataTokenizer, tmp_path: P
     assert data["num_rows"] == sum(table.num_rows for table in tables)
     assert data["num_tokens"] == sum(table.num_tokens for table in tables)
     assert data["num_asked"] == sum(lane.num_asked for table in tables for lane in table.lanes)
+
+
+def test_the_manifest_has_every_choice(
+    tokenizer: DataTokenizer, tmp_path: Path, lines: Callable[..., Path]
+) -> None:
+    out, source = tmp_path / "rows.jsonl", lines(*CHATS, name="chats.jsonl")
+    judge = Wish(source=source, wait_k=2, is_strict=False, judge=lambda _past, _step: True, judge_model="m")
+    build("chats", out, tokenizer=tokenizer, wish=judge, weights={"thought": 0.5})
+    told = json.loads(manifest_path(out).read_text())
+    wanted = {"wait_k": 2, "any_step": True, "judge": "m", "weights": {"thought": 0.5}}
+    assert told | wanted == told
+    grid = lines(*SOURCES["grid"], name="grid.jsonl")
+    build("grid", out, tokenizer=tokenizer, wish=Wish(source=grid, inputs=("user", "calm")))
+    told = json.loads(manifest_path(out).read_text())
+    assert told | {"inputs": ["user", "calm"], "any_step": False, "judge": None, "weights": {}} == told
+
+
+def test_a_folder_that_is_converted_is_known_by_its_files(tmp_path: Path) -> None:
+    folder, out = tmp_path / "shards", tmp_path / "rows.jsonl"
+    folder.mkdir()
+    seen: list[str] = []
+    for ids in ([1, 7], [2, 7]):
+        places = [[0, 0], [1, 1]]
+        np.savez(folder / "a.npz", input_ids=ids, labels=[-100, 7], position_ids=places)
+        manifest = convert(folder, out, silence_id=9)
+        assert (manifest.layout, manifest.count, manifest.seed) == ("npz", 1, None)
+        assert manifest.source is not None and manifest.source["name"] == "shards"
+        seen.append(manifest.source["sha256"])
+    assert seen[0] != seen[1]
 
 
 def test_no_path_of_a_machine_is_in_a_manifest(tmp_path: Path, lines: Callable[..., Path]) -> None:
@@ -143,6 +179,11 @@ def test_steps_that_could_not_be_known_leave_an_example_out(
         ("chats", Wish(), 1, "--source"),
         ("outside", Wish(source=Path(__file__)), 1, "reads no file"),
         ("chats", Wish(source=Path("nowhere.jsonl")), 1, "cannot read"),
+        ("stories", Wish(wait_k=3), 1, "stories does nothing with --wait-k; it is for solve, chats"),
+        ("audit", Wish(inputs=("user",)), 1, "--inputs; it is for grid"),
+        ("syllogism", Wish(judge=lambda _past, _step: True), 1, "--judge; it is for solve, chats"),
+        ("isolation", Wish(is_strict=False), 1, "--any-step; it is for solve, chats, gsm_symbolic"),
+        ("stories", Wish(faults=("result",)), 1, "faults; it is for audit"),
     ],
 )
 def test_wishes_that_cannot_be(
@@ -179,10 +220,25 @@ def test_every_split_of_the_stories_can_be_built() -> None:
         assert next(find_builder("stories").scores(Wish(split=split))) is not None
 
 
-def test_records_of_csv_and_lines(tmp_path: Path, lines: Callable[..., Path]) -> None:
-    (tmp_path / "t.csv").write_text("user,calm\nHi there.,Wait.\n")
-    assert list(read_records(tmp_path / "t.csv")) == [{"user": "Hi there.", "calm": "Wait."}]
-    with pytest.raises(DataCorruptError, match="line 1"):
-        list(read_records(lines("[]")))
-    with pytest.raises(DataError, match="cannot read"):
-        list(read_records(tmp_path / "none.csv"))
+@pytest.mark.parametrize(
+    ("name", "bad", "message"),
+    [
+        ("t.csv", "Hi there.,Wait.,What?", "line 3: it has more cells than the header's 2"),
+        ("t.jsonl", '{"user": 5, "calm": "x"}', "line 3: t-1: the column 'user' is text"),
+        ("t.jsonl", '{"user": "Hi", "calm": [1, 2]}', "line 3: t-1: the column 'calm' is text"),
+        ("t.jsonl", '{"user": "Hi", "calm": "x", "meta": "y"}', "line 3: t-1: meta is an object"),
+    ],
+)
+def test_a_line_of_a_table_that_is_no_grid_is_named(
+    name: str, bad: str, message: str, tmp_path: Path, lines: Callable[..., Path]
+) -> None:
+    first = ["user,calm", "Hi.,Wait."] if name == "t.csv" else ["", '{"user": "Hi.", "calm": "Wait."}']
+    with pytest.raises(DataCorruptError, match=message):
+        build("grid", tmp_path / "x.scores.jsonl", wish=Wish(source=lines(*first, bad, name=name)))
+    assert not (tmp_path / "x.scores.jsonl").exists()
+
+
+def test_a_record_that_is_no_worked_question_is_named(tmp_path: Path, lines: Callable[..., Path]) -> None:
+    source = lines(*SOURCES["solve"][:2], {"question": "3 + 4?", "answer": "7"}, name="t.jsonl")
+    with pytest.raises(DataCorruptError, match=r"t\.jsonl, line 3: it has no steps"):
+        build("solve", tmp_path / "x.scores.jsonl", wish=Wish(source=source))

@@ -32,6 +32,28 @@ def test_reasoning_is_found_where_people_put_it(answer: object, lines: Callable[
     assert score.part("output").segments[0].after == {"user": 1, "thought": 1}
 
 
+@pytest.mark.parametrize("roles", [("human", "gpt"), ("user", "assistant")])
+def test_conversations_of_from_and_value(roles: tuple[str, str], lines: Callable[..., Path]) -> None:
+    told = [("system", "Be brief."), (roles[0], "3 + 4?"), (roles[1], "<think>3+4=7</think>7")]
+    chat = {"conversations": [{"from": role, "value": text} for role, text in told]}
+    (score,) = read_chats(lines(chat))
+    said = {part.stream: part.text for part in score.parts}
+    assert said == {"system": "Be brief.", "user": "3 + 4?", "thought": "3+4=7", "output": "7"}
+
+
+def test_chats_in_parquet(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    answer = {"role": "assistant", "content": "7", "reasoning_content": "3+4=7"}
+    plain = {"role": "assistant", "content": "7"}
+    table = arrow.Table.from_pylist([{"messages": [USER, answer]}, {"messages": [USER, plain]}])
+    parquet.write_table(table, tmp_path / "chats.parquet")
+    first, second = read_chats(tmp_path / "chats.parquet")
+    assert (first.part("thought").text, first.part("output").text) == ("3+4=7", "7")
+    assert (second.id, second.streams) == ("chats-2", ["user", "output"])
+
+
 def test_system_and_earlier_turns_are_streams_of_their_own(lines: Callable[..., Path]) -> None:
     messages = [
         {"role": "system", "content": "Be brief."},
@@ -57,7 +79,16 @@ def test_what_has_no_question_or_no_answer_gives_nothing(lines: Callable[..., Pa
 
 
 @pytest.mark.parametrize(
-    "bad", ["{", "[]", '{"messages": 3}', '{"messages": [{"content": "x"}]}', '{"x": 1}']
+    "bad",
+    [
+        "{",
+        "[]",
+        '{"messages": 3}',
+        '{"messages": [{"content": "x"}]}',
+        '{"x": 1}',
+        '{"conversations": [{"from": "human"}]}',
+        '{"conversations": [{"from": [], "value": "x"}]}',
+    ],
 )
 def test_a_line_that_is_no_chat_is_named(bad: str, lines: Callable[..., Path]) -> None:
     with pytest.raises(DataCorruptError, match="line 1"):

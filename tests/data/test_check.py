@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -374,3 +376,41 @@ def test_no_rubbish_makes_it_fail(table: RowTable, tokenizer: DataTokenizer) -> 
         for finding in check_data(mutant, 1, tokenizer, SOLVE):
             assert finding.rule in RULES
             assert str(finding)
+
+
+_SMALL = """
+import json, resource, sys
+from braid.data.check import check_file
+resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+print(sorted({finding.rule for finding in check_file(sys.argv[1])}))
+"""
+
+
+@pytest.mark.parametrize("key", ["asked", "num_rows"])
+def test_a_number_of_a_line_costs_no_time_and_no_memory(
+    key: str, table: RowTable, lines: Callable[..., Path]
+) -> None:
+    data = table.to_json()
+    if key == "num_rows":
+        data["num_rows"] = 10**11
+    else:
+        _lane(data, OUTPUT)["asked"] = [[0, 10**11]]
+    done = subprocess.run(
+        [sys.executable, "-c", _SMALL, str(lines(data))], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == ("['empty row']" if key == "num_rows" else "['asked']")
+
+
+@given(
+    rows=st.sets(st.integers(0, 30), min_size=1),
+    ranges=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=4),
+)
+def test_unasked_tokens_are_those_before_which_no_range_lies(
+    rows: set[int], ranges: list[tuple[int, int]]
+) -> None:
+    lane = Lane("output", sorted(rows), [1] * len(rows), ranges)
+    forced = [row for place, row in enumerate(lane.rows) if row == place and lane.asked[0][0] >= row]
+    wanted = [row for row in lane.rows if row - 1 not in lane.asked_rows and row not in forced]
+    found = [each.row for each in check_table(RowTable("x", 31, (lane,))) if each.rule == "unasked"]
+    assert found == wanted[:5]

@@ -9,18 +9,17 @@ import pytest
 
 from braid.data.builders.isolation import INJECTIONS
 from braid.data.rules import RULES
+from braid.data.score_rules import SCORE_RULES
 from braid.data.sources import BUILDERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 
 
-def test_the_table_of_rules_is_that_of_the_checker() -> None:
-    told = dict(
-        re.findall(
-            r"^\| `([a-z ]+)` \| (.+) \|$", PAGE.partition("## Checks")[2].partition("## Other")[0], re.M
-        )
-    )
-    assert told == RULES
+def test_the_tables_of_rules_are_those_of_the_checker() -> None:
+    checks = PAGE.partition("## Checks")[2].partition("## Other")[0]
+    of_tables, _, of_scores = checks.partition("### Of scores")
+    for text, rules in ((of_tables, RULES), (of_scores, SCORE_RULES)):
+        assert dict(re.findall(r"^\| `([a-z ]+)` \| (.+) \|$", text, re.M)) == rules
 
 
 def test_every_builder_and_injection_is_told() -> None:

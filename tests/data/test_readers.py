@@ -134,6 +134,8 @@ def test_stream_data_of_ids_and_of_text(tokenizer: DataTokenizer, tmp_path: Path
     parquet.write_table(arrow.table(text), tmp_path / "text.parquet")
     (table,) = read_stream_data(tmp_path / "text.parquet", tokenizer=tokenizer)
     assert [tokenizer.decode(lane.ids) for lane in table.lanes] == ["Mia has 3 pens", "three"]
+    assert [lane.ids[-1] for lane in table.lanes] == [tokenizer.end_id] * 2
+    assert table.lanes[1].asked == ((0, table.lanes[1].rows[-1]),)
     assert table.lanes[1].rows[0] == len(tokenizer.encode("Mia has 3 pens"))
     assert list(check_table(table, 1, tokenizer)) == []
     with pytest.raises(DataError, match="tokenizer"):
@@ -146,3 +148,54 @@ def test_stream_data_in_lines(lines: Callable[..., Path]) -> None:
     assert next(reading).num_rows == 2
     with pytest.raises(DataCorruptError, match="no column is a list"):
         next(reading)
+
+
+def test_text_that_is_no_grid_is_named(lines: Callable[..., Path], tokenizer: DataTokenizer) -> None:
+    for bad in ({"User": ["Hi", 5]}, {"User": ["Hi"], "Output": [{"a": 1}]}):
+        with pytest.raises(DataCorruptError, match="record 1: this is no grid"):
+            next(read_stream_data(lines(bad), tokenizer=tokenizer))
+
+
+def test_an_output_that_says_nothing_ends_when_the_others_have_spoken(
+    lines: Callable[..., Path], tokenizer: DataTokenizer
+) -> None:
+    record = {
+        "User": ["Hi", "-"],
+        "Document": ["-", "-"],
+        "Worried": ["-", "-"],
+        "Output": ["-", "three pens"],
+    }
+    (table,) = read_stream_data(lines(record), ["user", "document"], tokenizer=tokenizer)
+    assert list(check_table(table, 1, tokenizer)) == []
+    assert [list(lane.ids) for lane in table.lanes][1:3] == [[], [tokenizer.end_id]]
+    assert table.lanes[2].rows[0] == table.lanes[3].rows[-1] == table.num_rows - 1
+
+
+def _with_end(end: int) -> dict[str, list[int]]:
+    """Two turns; the thought has ended long before the output, and says nothing in the second."""
+    s = SILENCE
+    return {
+        "user": [20, end, s, s, s, 21, end, s, s],
+        "thought": [s, 55, end, s, s, s, s, end, s],
+        "output": [s, s, s, 56, end, s, s, 57, end],
+    }
+
+
+@pytest.mark.parametrize("layout", ["grid", "npz", "stream-data"])
+def test_nobody_is_asked_after_its_end_until_the_next_turn(
+    layout: str, tokenizer: DataTokenizer, lines: Callable[..., Path], tmp_path: Path
+) -> None:
+    end, grid = tokenizer.end_id, _with_end(tokenizer.end_id)
+    if layout == "grid":
+        path = lines({"num_rows": 9, "token_ids": list(grid.values())})
+        (table,) = read_grids(path, list(grid), ["user"], SILENCE, end)
+    elif layout == "stream-data":
+        (table,) = read_stream_data(lines(grid), ["user"], silence_id=SILENCE, end_id=end)
+    else:
+        places = [(h, t) for h in range(3) for t in range(9)]
+        ids = [list(grid.values())[h][t] for h, t in places]
+        told = [token if h and t else -100 for (h, t), token in zip(places, ids, strict=True)]
+        np.savez(tmp_path / "a.npz", input_ids=ids, labels=told, position_ids=places)
+        (table,) = read_npz(tmp_path, list(grid), SILENCE, end)
+    assert list(check_table(table, 1, tokenizer)) == []
+    assert [lane.asked for lane in table.lanes] == [(), ((0, 2), (5, 7)), ((0, 4), (5, 8))]

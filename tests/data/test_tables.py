@@ -18,7 +18,7 @@ from braid.data import tables as tables_module
 from braid.data.layout import Arrival, lay_out
 from braid.data.row_table import Lane, RowTable
 from braid.data.score import Score
-from braid.data.tables import FORMATS, count_tables, read_tables, write_tables
+from braid.data.tables import FORMATS, count_tables, read_records, read_tables, write_tables
 from braid.data.tokens import DataTokenizer
 from braid.errors import DataCorruptError, DataError
 from tests.data.strategies import arrivals, scores
@@ -183,3 +183,15 @@ def test_without_pyarrow_parquet_says_what_to_install(
     with pytest.raises(DataError, match="pip install"):
         write_tables(tmp_path / "rows.parquet", [table])
     assert tables_module.write_tables(tmp_path / "rows.jsonl", [table]) == 1
+
+
+def test_records_of_csv_and_lines(tmp_path: Path, lines: Callable[..., Path]) -> None:
+    (tmp_path / "t.csv").write_text('user,calm\nHi there.,Wait.\n"Two\nlines"\n')
+    assert list(read_records(tmp_path / "t.csv")) == [
+        (2, {"user": "Hi there.", "calm": "Wait."}),
+        (4, {"user": "Two\nlines", "calm": None}),
+    ]
+    with pytest.raises(DataCorruptError, match="line 1"):
+        list(read_records(lines("[]")))
+    with pytest.raises(DataError, match="cannot read"):
+        list(read_records(tmp_path / "none.csv"))

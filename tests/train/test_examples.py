@@ -128,6 +128,11 @@ def test_a_malformed_line_is_named_before_anything_is_trained(files: Path, token
     (files / "torn.scores.jsonl").write_text('{"id": 1\n')
     with pytest.raises(DataCorruptError, match=r"torn\.scores\.jsonl, line 1"):
         _examples(files, tokenizer, examples=[{"file": "torn.scores.jsonl"}])
+    good, bad = (json.loads(line) for line in (files / "stories.scores.jsonl").read_text().splitlines()[:2])
+    bad["parts"][1]["segments"][0]["after"] = {"usr": 1}
+    (files / "wait.scores.jsonl").write_text(f"{json.dumps(good)}\n{json.dumps(bad)}\n")
+    with pytest.raises(DataCorruptError, match=r"line 2, .*stream thought, segment 0: it waits for 'usr'"):
+        _examples(files, tokenizer, examples=[{"file": "wait.scores.jsonl"}])
     (files / "empty.jsonl").write_text("")
     with pytest.raises(DataError, match="has no examples"):
         _examples(files, tokenizer, examples=[{"file": "empty.jsonl"}])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,6 @@ from braid.cli.report import JsonOption, print_json
 
 if TYPE_CHECKING:
     from braid.data.causality import Judge
-    from braid.data.row_table import RowTable
     from braid.data.tokens import DataTokenizer
 
 __all__ = ["FAULTY", "app", "build", "check", "convert", "show"]
@@ -57,6 +56,8 @@ braid data convert audit.scores.jsonl audit.jsonl --tokenizer ./my-model --arriv
 
 braid data convert ./dataset.jsonl rows.jsonl --from grid --streams user,output --inputs user --silence-id 151643"""
 
+_JUDGE_MODEL = "default"
+
 TokenizerOption = Annotated[
     Path | None,
     typer.Option(
@@ -76,7 +77,7 @@ def build(
     builder: Annotated[
         str,
         typer.Argument(
-            help="stories, audit, outside, isolation, grid, chats, gsm_symbolic, knights_knaves, syllogism or "
+            help="stories, audit, outside, isolation, solve, grid, chats, gsm_symbolic, knights_knaves, syllogism or "
             "propositional_logic.",
             show_default=False,
         ),
@@ -100,7 +101,7 @@ def build(
     ] = "train",
     source: Annotated[
         Path | None,
-        typer.Option(help="The file that chats, grid and isolation are built from.", metavar="FILE"),
+        typer.Option(help="The file that solve, chats, grid and isolation are built from.", metavar="FILE"),
     ] = None,
     tokenizer: TokenizerOption = None,
     silence: SilenceOption = "<silence>",
@@ -108,7 +109,9 @@ def build(
     arrival: ArrivalOption = "mixed",
     wait_k: Annotated[
         int,
-        typer.Option(min=1, help="Segments of a chat's question that are read before its thought begins."),
+        typer.Option(
+            min=1, help="Segments of the question of chats and solve that are read before the thought begins."
+        ),
     ] = 1,
     inputs: Annotated[
         str, typer.Option(help="Streams of a grid that are not learned, by commas.", metavar="NAMES")
@@ -122,7 +125,7 @@ def build(
     judge: Annotated[
         str | None, typer.Option(help="An OpenAI-compatible endpoint that judges free text.", metavar="URL")
     ] = None,
-    judge_model: Annotated[str, typer.Option(help="The judge's model.", metavar="NAME")] = "default",
+    judge_model: Annotated[str, typer.Option(help="The judge's model.", metavar="NAME")] = _JUDGE_MODEL,
     json: JsonOption = False,
 ) -> None:
     """Build a file of examples, and a manifest of how it was made beside it.
@@ -130,15 +133,25 @@ def build(
     Without --tokenizer one is trained on the examples' own text and written beside the file, for a model that is
     trained from scratch. The judge's API key is read from BRAID_JUDGE_KEY.
     """
-    from braid.data.build import SCORES, build, fit_tokenizer
+    from braid.data.build import build, fit_tokenizer
     from braid.data.files import write_text
+    from braid.data.scores import SCORES
     from braid.data.sources import Wish, find_builder
 
     find_builder(builder)
     factors = _weights(weight or ())
     with ExitStack() as stack:
         judging = _judge(judge, judge_model, stack)
-        wish = Wish(seed, split, source, wait_k, _names(inputs), not any_step, judging)
+        wish = Wish(
+            seed,
+            split,
+            source,
+            wait_k,
+            _names(inputs),
+            not any_step,
+            judging,
+            judge_model=judge_model if judge is not None else None,
+        )
         tokens: DataTokenizer | None = None
         if not str(out).endswith(SCORES):
             tokens = _tokenizer(tokenizer, silence, end) if tokenizer else fit_tokenizer(builder, wish)
@@ -160,7 +173,7 @@ def build(
 
 @app.command(epilog=_CHECK_EXAMPLES)
 def check(
-    file: Annotated[Path, typer.Argument(help="A file of row tables.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="A file of row tables, or of scores.", show_default=False)],
     tokenizer: TokenizerOption = None,
     silence: SilenceOption = "<silence>",
     end: EndOption = "<end>",
@@ -171,7 +184,7 @@ def check(
     most: Annotated[int, typer.Option(min=1, help="Faults that are printed; the rest are counted.")] = 100,
     json: JsonOption = False,
 ) -> None:
-    """Check a file of row tables, and name line, row and stream of each fault.
+    """Check a file of row tables or scores, and name line, stream and row or segment of each fault.
 
     Without a tokenizer, ids and ends of turns are not checked. Exit code 1 when there are faults.
     """
@@ -259,62 +272,35 @@ def convert(
     silence_id: Annotated[
         int | None, typer.Option(help="What stands in silent slots of grids; by default the tokenizer's.")
     ] = None,
+    end_id: Annotated[
+        int | None, typer.Option(help="What ends a turn in grids; by default the tokenizer's.")
+    ] = None,
     arrival: ArrivalOption = "mixed",
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Convert other layouts, and scores, to row tables; and row tables between JSON lines and Parquet."""
-    from braid.data.tables import write_tables
+    """Convert other layouts, and scores, to row tables; and row tables between JSON lines and Parquet.
+
+    A manifest of how it was made is written beside the file.
+    """
+    from braid.data.convert import convert
 
     tokens = _tokenizer_for(file, tokenizer, silence, end)
-    tables = _tables_of(file, layout, tokens, _names(streams), _names(inputs), silence_id, arrival, seed)
     with progress_bar("examples") as advance:
-        count = write_tables(out, tables, on_progress=advance)
-    _say({"file": str(out), "examples": count}, json, f"{count:,} examples in {out}")
-
-
-def _tables_of(
-    file: Path,
-    layout: str,
-    tokenizer: DataTokenizer | None,
-    streams: Sequence[str],
-    inputs: Sequence[str],
-    silence_id: int | None,
-    arrival: str,
-    seed: int,
-) -> Iterator[RowTable]:
-    from braid.data.build import SCORES, laid_out
-    from braid.data.chat_files import read_chats
-    from braid.data.readers import read_grids, read_npz, read_stream_data
-    from braid.data.scores import read_scores
-    from braid.data.tables import read_tables
-    from braid.errors import DataError
-
-    silence = (
-        silence_id if silence_id is not None else tokenizer.silence_id if tokenizer is not None else None
-    )
-    if layout == "auto":
-        layout = "scores" if file.name.endswith(SCORES) else "npz" if file.is_dir() else "rows"
-    match layout:
-        case "rows":
-            return read_tables(file)
-        case "scores" | "chats":
-            if tokenizer is None:
-                raise DataError(f"{layout} are text; name the tokenizer of the model with --tokenizer")
-            scores = read_scores(file) if layout == "scores" else read_chats(file)
-            return laid_out(scores, tokenizer, arrival, series=str(seed))
-        case "stream-data":
-            return read_stream_data(file, inputs, tokenizer=tokenizer, silence_id=silence)
-        case "grid" | "npz":
-            if silence is None:
-                raise DataError("say what stands in silent slots with --silence-id, or name the tokenizer")
-            return (
-                read_npz(file, streams, silence)
-                if layout == "npz"
-                else read_grids(file, streams, inputs, silence)
-            )
-        case _:
-            raise DataError(f"--from {layout}: known are rows, scores, chats, grid, npz and stream-data")
+        manifest = convert(
+            file,
+            out,
+            None if layout == "auto" else layout,
+            tokenizer=tokens,
+            streams=_names(streams),
+            inputs=_names(inputs),
+            silence_id=silence_id,
+            end_id=end_id,
+            arrival=arrival,
+            seed=seed,
+            on_progress=advance,
+        )
+    _say({"file": str(out), **manifest.to_json()}, json, f"{manifest.count:,} examples in {out}")
 
 
 # ---- options
@@ -344,7 +330,11 @@ def _tokenizer(path: Path, silence: str, end: str) -> DataTokenizer:
 
 
 def _judge(url: str | None, model: str, stack: ExitStack) -> Judge | None:
+    from braid.errors import InputError
+
     if url is None:
+        if model != _JUDGE_MODEL:
+            raise InputError(f"--judge-model {model} is asked at an endpoint; name it with --judge")
         return None
     import os
 

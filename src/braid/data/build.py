@@ -9,20 +9,17 @@ shorter one.
 from __future__ import annotations
 
 import itertools
-import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from braid._version import __version__
 from braid.data.causality import Verdict
-from braid.data.files import sha256_of, write_text
+from braid.data.files import sha256_of
 from braid.data.layout import ARRIVALS, Arrival, draw_arrival, lay_out
+from braid.data.manifest import BuildManifest
 from braid.data.row_table import RowTable
 from braid.data.score import Score
-from braid.data.scores import write_scores
+from braid.data.scores import SCORES, write_scores
 from braid.data.sources import Wish, find_builder
 from braid.data.tables import write_tables
 from braid.data.tokens import DataTokenizer, train_tokenizer
@@ -31,68 +28,19 @@ from braid.streams.strict import hint
 
 __all__ = [
     "ARRIVAL_MIX",
-    "SCORES",
-    "Manifest",
     "arrival_of",
     "build",
     "fit_tokenizer",
     "laid_out",
-    "manifest_path",
+    "require_arrival",
+    "source_of",
 ]
-
-SCORES = ".scores.jsonl"
-"""Ending of files of scores, which need no tokenizer and no arrival."""
 
 ARRIVAL_MIX = "mixed"
 """Every example draws a way of arriving of its own."""
 
 _MOST_FRUITLESS = 1000
 """Examples left out in a row, after which a builder is given up."""
-
-
-@dataclass
-class Manifest:
-    """How a file was made; it stands beside it.
-
-    Args:
-        builder, split, seed, wait_k: As wished.
-        source: The file that was read, without its folder, and its SHA-256; None if there was none.
-        arrival: `mixed`, or one of `paced`, `typed`, `paste`.
-        count: Examples in the file.
-        left_out: Examples that were not, because a step could not be known.
-        moved: Steps that the causality validator moved.
-        splits: Split that an example says it belongs to → how many.
-        num_rows, num_tokens, num_asked: Of all examples together.
-        tokenizer: Its fingerprint; None for scores.
-        sha256: Of the file.
-        braid: The version that made it.
-    """
-
-    builder: str
-    split: str
-    seed: int
-    wait_k: int
-    source: Mapping[str, str] | None
-    arrival: str | None
-    count: int = 0
-    left_out: int = 0
-    moved: int = 0
-    splits: dict[str, int] = field(default_factory=dict[str, int])
-    num_rows: int = 0
-    num_tokens: int = 0
-    num_asked: int = 0
-    tokenizer: str | None = None
-    sha256: str = ""
-    braid: str = __version__
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return dict(vars(self))
-
-
-def manifest_path(path: str | Path) -> Path:
-    """Where the manifest of a file stands."""
-    return Path(f"{path}.manifest.json")
 
 
 def build(
@@ -105,7 +53,7 @@ def build(
     arrival: str = ARRIVAL_MIX,
     weights: Mapping[str, float] | None = None,
     on_progress: Callable[[int], None] | None = None,
-) -> Manifest:
+) -> BuildManifest:
     """Build a file of examples, and write its manifest beside it.
 
     Args:
@@ -127,23 +75,36 @@ def build(
     wish = wish or Wish()
     chosen = find_builder(builder)
     is_scores = str(out).endswith(SCORES)
-    _require_arrival(arrival)
+    require_arrival(arrival)
     if count is None and wish.source is None:
         raise DataError(f"{builder} without a source never ends; say how many examples with --count")
     if tokenizer is None and not is_scores:
         raise DataError(f"row tables need a tokenizer; write scores ({SCORES}) without one")
-    source = {"name": wish.source.name, "sha256": sha256_of(wish.source)} if wish.source is not None else None
-    manifest = Manifest(builder, wish.split, wish.seed, wish.wait_k, source, None if is_scores else arrival)
-    scores = itertools.islice(_kept(chosen.scores(wish), manifest, is_strict=wish.is_strict), count)
+    if is_scores and (weights or arrival != ARRIVAL_MIX):
+        raise DataError("scores have neither --arrival nor --weight; write row tables (.jsonl, .parquet)")
+    found = chosen.scores(wish)
+    manifest = BuildManifest(
+        source=source_of(wish.source) if wish.source is not None else None,
+        seed=wish.seed,
+        arrival=None if is_scores else arrival,
+        builder=builder,
+        split=wish.split,
+        wait_k=wish.wait_k,
+        inputs=wish.inputs,
+        faults=wish.faults,
+        any_step=not wish.is_strict,
+        judge=wish.judge_model,
+        weights=weights or {},
+    )
+    scores = itertools.islice(_kept(found, manifest, is_strict=wish.is_strict), count)
     if is_scores or tokenizer is None:
         manifest.count = write_scores(out, scores, on_progress=on_progress)
     else:
         manifest.tokenizer = tokenizer.fingerprint
         series = f"{wish.seed}/{builder}"
         tables = laid_out(scores, tokenizer, arrival, series=series, weights=weights)
-        manifest.count = write_tables(out, _measured(tables, manifest), on_progress=on_progress)
-    manifest.sha256 = sha256_of(out)
-    write_text(manifest_path(out), json.dumps(manifest.to_json(), indent=2, ensure_ascii=False) + "\n")
+        manifest.count = write_tables(out, manifest.measured(tables), on_progress=on_progress)
+    manifest.write(out)
     return manifest
 
 
@@ -191,13 +152,23 @@ def laid_out(
         yield lay_out(score, tokenizer, arrival_of(arrival, rng), rng, weights)
 
 
-def _require_arrival(name: str) -> None:
+def source_of(path: Path) -> dict[str, str]:
+    """Name and SHA-256 of what was read, as a manifest tells them; no path of a machine."""
+    return {"name": path.resolve().name, "sha256": sha256_of(path)}
+
+
+def require_arrival(name: str) -> None:
+    """Refuse an arrival that there is not.
+
+    Raises:
+        DataError: It is neither `mixed` nor one of `ARRIVALS`.
+    """
     known = (ARRIVAL_MIX, *ARRIVALS)
     if name not in known:
         raise DataError(f"there is no arrival {name!r}; {hint(name, known)}")
 
 
-def _kept(found: Iterator[Score | Verdict], manifest: Manifest, *, is_strict: bool) -> Iterator[Score]:
+def _kept(found: Iterator[Score | Verdict], manifest: BuildManifest, *, is_strict: bool) -> Iterator[Score]:
     """The scores whose steps could be known, counted."""
     fruitless = 0
     for each in found:
@@ -217,12 +188,3 @@ def _kept(found: Iterator[Score | Verdict], manifest: Manifest, *, is_strict: bo
         split = str(score.meta.get("split", manifest.split))
         manifest.splits[split] = manifest.splits.get(split, 0) + 1
         yield score
-
-
-def _measured(tables: Iterator[RowTable], manifest: Manifest) -> Iterator[RowTable]:
-    """The tables, their sizes added to the manifest as they pass."""
-    for table in tables:
-        manifest.num_rows += table.num_rows
-        manifest.num_tokens += table.num_tokens
-        manifest.num_asked += sum(lane.num_asked for lane in table.lanes)
-        yield table

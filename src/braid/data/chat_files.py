@@ -1,28 +1,32 @@
-"""Chats in JSON lines, as SFT sets have them, to scores in which nothing is placed yet.
+"""Chats as SFT sets have them, in JSON lines or Parquet, to scores in which nothing is placed yet.
 
 {"messages": [{"role": "user", "content": "3 + 4?"},
               {"role": "assistant", "content": "7", "reasoning_content": "Three and four are seven."}]}
+{"conversations": [{"from": "human", "value": "3 + 4?"}, {"from": "gpt", "value": "<think>3+4=7</think>7"}]}
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from braid.data.score import Part, Score, Segment
-from braid.data.tables import json_lines
+from braid.data.tables import read_records
 from braid.errors import DataCorruptError
 
 __all__ = ["read_chats"]
 
+_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"}
+"""Role in `conversations` → the same in `messages`, where they differ."""
 _THINK = re.compile(r"^\s*<think>(.*?)</think>\s*", re.DOTALL)
 
 
 def read_chats(path: str | Path) -> Iterator[Score]:
-    """Read chats in JSON lines: `messages` with role and content; an example for each answer of the assistant.
+    """Read chats: `messages` with role and content, or `conversations` with from and value.
+
+    There is an example for each answer of the assistant.
 
     Reasoning stands in `reasoning_content` (or `reasoning`) of the answer's message, or in `<think>…</think>` at its
     start. Earlier messages are the stream `history`, where there are any; system messages the stream `system`. Nothing
@@ -32,18 +36,30 @@ def read_chats(path: str | Path) -> Iterator[Score]:
         DataCorruptError: A line is no chat.
         DataError: The file cannot be read.
     """
-    for line, text in json_lines(path):
+    for line, data in read_records(path):
         try:
-            data = json.loads(text)
-            messages = [_message(message) for message in data["messages"]]
+            messages = [_message(message) for message in _messages(data)]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataCorruptError(f"{path}, line {line}: this is no chat: {error}") from None
-        name = str(data.get("id", f"{Path(path).stem}-{line}"))
+            what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise DataCorruptError(f"{path}, line {line}: this is no chat: {what}") from None
+        name = str(data.get("id") or f"{Path(path).stem}-{line}")
         answers = [place for place, (role, _, _) in enumerate(messages) if role == "assistant"]
         for number, place in enumerate(answers, start=1):
             score = _chat_score(messages[: place + 1], name if len(answers) == 1 else f"{name}-{number}")
             if score is not None:
                 yield score
+
+
+def _messages(data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """With role and content."""
+    if data.get("messages") is not None or data.get("conversations") is None:
+        return data["messages"]
+    return [
+        {**each, "role": _ROLES.get(each["from"], each["from"]), "content": each["value"]}
+        if "from" in each
+        else each
+        for each in data["conversations"]
+    ]
 
 
 def _message(message: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -1,26 +1,29 @@
-"""Is a file of row tables what training takes it for? Every fault is named by line, row and stream.
+"""Is a file of row tables, or of scores, what training takes it for? Every fault is named by its line and place there.
 
 Three layers, each of which needs the one before: a line is JSON (`json`), the JSON has the keys and types of a row
-table (`keys`, `types`), and what it says can be (all other rules, in `braid.data.rules`).
+table or a score (`keys`, `types`), and what it says can be (all other rules, in `braid.data.rules` and
+`braid.data.score_rules`).
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from braid.data.row_table import RowTable
-from braid.data.rules import Broken, broken_rules
+from braid.data.rules import Broken, broken_keys, broken_rules
+from braid.data.score_rules import broken_score, broken_shape
+from braid.data.scores import SCORES, score_from_json
 from braid.data.tables import json_lines, raw_tables
 from braid.data.tokens import DataTokenizer
-from braid.streams.strict import hint, shown
+from braid.streams.strict import shown
 from braid.streams.topology import Topology
 
-__all__ = ["Finding", "check_data", "check_file", "check_table"]
+__all__ = ["Finding", "check_data", "check_file", "check_score", "check_table"]
 
 _TABLE_KEYS = ("id", "num_rows", "lanes", "meta")
 _LANE_KEYS = ("stream", "rows", "ids", "asked", "weight")
@@ -37,6 +40,7 @@ class Finding:
         row: Likewise.
         rule: The short name of the rule that is broken.
         message: What is wrong.
+        segment: Of a score, its place in the stream, from 0.
     """
 
     line: int
@@ -45,12 +49,18 @@ class Finding:
     row: int | None
     rule: str
     message: str
+    segment: int | None = None
+
+    @classmethod
+    def of(cls, broken: Broken, line: int, example: str | None) -> Finding:
+        """A rule that does not hold, at its place in the file."""
+        return cls(line, example, broken.stream, broken.row, broken.rule, broken.message, broken.segment)
 
     def __str__(self) -> str:
-        places = [f"line {self.line}"]
-        places += [f"example {self.example}"] if self.example is not None else []
-        places += [f"stream {self.stream}"] if self.stream is not None else []
-        places += [f"row {self.row}"] if self.row is not None else []
+        told = (("line", self.line), ("example", self.example), ("stream", self.stream), ("row", self.row))
+        places = [
+            f"{what} {place}" for what, place in (*told, ("segment", self.segment)) if place is not None
+        ]
         return f"{', '.join(places)}: {self.message} [{self.rule}]"
 
     def to_json(self) -> dict[str, Any]:
@@ -68,8 +78,8 @@ def check_file(
     """Every fault of a file, in the order of its lines.
 
     Args:
-        path: A file of row tables.
-        tokenizer: Of the model; without it, ids and ends of turns are not checked.
+        path: A file of row tables; or of scores, where its name ends in `.scores.jsonl`.
+        tokenizer: Of the model; without it, ids and ends of turns are not checked, nor the tokens of a score's text.
         topology: Of the model; without it, an output is a stream that is asked or has a weight.
         on_progress: Is told how many examples are checked.
 
@@ -77,11 +87,12 @@ def check_file(
         DataError: The file cannot be read at all.
     """
     first_lines: dict[str, int] = {}
+    check = check_score if Path(path).name.endswith(SCORES) else check_data
     for done, (line, data) in enumerate(_lines(Path(path)), start=1):
         if isinstance(data, Finding):
             yield data
         else:
-            yield from check_data(data, line, tokenizer, topology)
+            yield from check(data, line, tokenizer, topology)
             name = cast("Mapping[str, Any]", data).get("id") if isinstance(data, Mapping) else None
             if isinstance(name, str):
                 first = first_lines.setdefault(name, line)
@@ -101,12 +112,25 @@ def check_data(
         yield from check_table(RowTable.from_json(cast("Mapping[str, Any]", data)), line, tokenizer, topology)
 
 
+def check_score(
+    data: object, line: int = 1, tokenizer: DataTokenizer | None = None, topology: Topology | None = None
+) -> Iterator[Finding]:
+    """The faults of one score as plain data; of its content only where its shape is right."""
+    shape = list(broken_shape(data))
+    name = cast("Mapping[str, Any]", data).get("id") if isinstance(data, Mapping) else None
+    content = (
+        () if shape else broken_score(score_from_json(cast("Mapping[str, Any]", data)), tokenizer, topology)
+    )
+    for broken in (*shape, *content):
+        yield Finding.of(broken, line, name if isinstance(name, str) else None)
+
+
 def check_table(
     table: RowTable, line: int = 1, tokenizer: DataTokenizer | None = None, topology: Topology | None = None
 ) -> Iterator[Finding]:
     """The faults of one row table whose shape is right."""
     for broken in broken_rules(table, tokenizer, topology):
-        yield Finding(line, table.id, broken.stream, broken.row, broken.rule, broken.message)
+        yield Finding.of(broken, line, table.id)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, object]]:
@@ -131,11 +155,11 @@ def _shape(data: object, line: int) -> Iterator[Finding]:
     table = cast("Mapping[str, Any]", data)
     name = table["id"] if isinstance(table.get("id"), str) else None
     for broken in (*_table_shape(table), *_lanes_shape(table)):
-        yield Finding(line, name, broken.stream, broken.row, broken.rule, broken.message)
+        yield Finding.of(broken, line, name)
 
 
 def _table_shape(table: Mapping[str, Any]) -> Iterator[Broken]:
-    yield from _keys(table, _TABLE_KEYS, "an example", None)
+    yield from broken_keys(table, _TABLE_KEYS, "an example")
     if "id" in table and not (isinstance(table["id"], str) and table["id"]):
         yield Broken("types", f"id is text, not {shown(table['id'])}")
     if "num_rows" in table and not (_is_count(table["num_rows"]) and table["num_rows"]):
@@ -159,7 +183,7 @@ def _lanes_shape(table: Mapping[str, Any]) -> Iterator[Broken]:
 def _lane_shape(lane: Mapping[str, Any], place: int) -> Iterator[Broken]:
     stream = lane.get("stream")
     name = stream if isinstance(stream, str) else None
-    yield from _keys(lane, _LANE_KEYS, f"lane {place}", name)
+    yield from broken_keys(lane, _LANE_KEYS, f"lane {place}", name)
     if "stream" in lane and not (name and isinstance(stream, str)):
         yield Broken("types", f"the stream of lane {place} is text, not {shown(stream)}")
     for key in ("rows", "ids"):
@@ -172,15 +196,6 @@ def _lane_shape(lane: Mapping[str, Any], place: int) -> Iterator[Broken]:
         yield Broken("types", f"weight is a number, not {shown(weight)}", name)
     elif not (math.isfinite(weight) and weight >= 0):
         yield Broken("weight", f"weight is a number from 0 up, not {weight}", name)
-
-
-def _keys(data: Mapping[str, Any], wanted: Sequence[str], what: str, stream: str | None) -> Iterator[Broken]:
-    for key in wanted:
-        if key not in data:
-            yield Broken("keys", f"{what} has no key {key!r}", stream)
-    for key in data:
-        if key not in wanted:
-            yield Broken("keys", f"{what} has an unknown key {key!r}; {hint(key, wanted)}", stream)
 
 
 def _is_count(value: object) -> bool:

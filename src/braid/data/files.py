@@ -47,11 +47,15 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def sha256_of(path: str | Path) -> str:
-    """The SHA-256 of a file, in hex.
+    """The SHA-256 of a file, in hex; of a folder, that of the names and hashes of its files.
 
     Raises:
         DataError: It cannot be read.
     """
+    if Path(path).is_dir():
+        files = sorted(each for each in Path(path).iterdir() if each.is_file())
+        told = "".join(f"{sha256_of(each)}  {each.name}\n" for each in files)
+        return hashlib.sha256(told.encode()).hexdigest()
     try:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

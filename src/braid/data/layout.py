@@ -186,11 +186,14 @@ def _is_ready(player: _Player, players: Mapping[str, _Player], t: int) -> bool:
 
 
 def _is_awake(player: _Player, players: Mapping[str, _Player], wait_k: int) -> bool:
-    """Whether it is to be asked: it has begun, or enough of its input has been read, and it has not ended."""
+    """Whether it is to be asked: it has begun, or enough of its input has been read, and it has not ended.
+
+    More than there is cannot be waited for, nor more than comes before somebody has spoken.
+    """
     if player.is_done or player.asked:
         return not player.is_done
     read = [players[stream] for stream in player.part.reads]
-    return sum(len(each.ids) for each in read) >= wait_k or all(each.is_done for each in read)
+    return sum(len(each.ids) for each in read) >= wait_k or not any(_may_enter(p, players) for p in read)
 
 
 def serialise(table: RowTable, tokenizer: DataTokenizer, stream: str = "text") -> RowTable:

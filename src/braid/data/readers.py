@@ -1,7 +1,8 @@
 """Readers of other layouts: grids of tokens in which silence takes a slot.
 
 A grid has a token in every row of every stream; where a stream is silent stands a silence token, or `-` where the grid
-is text. As a row table only what is said is kept, and rows in which nobody says anything are squeezed out.
+is text. As a row table only what is said is kept, and rows in which nobody says anything are squeezed out. After its
+end an output is not asked until its next turn; grids of ids have their ends, those of text are given them.
 
     grid     user    How many  -   -         row table   user    rows 0 1
              output  -   -     -   7                     output  rows 2       asked [0, 2]
@@ -12,10 +13,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from braid.data.row_table import Lane, RowTable, ranges_of
+from braid.data.rules import turn_ends
 from braid.data.tables import json_lines, read_records
 from braid.data.tokens import DataTokenizer
 from braid.errors import DataCorruptError, DataError
@@ -30,14 +33,20 @@ Grid = Mapping[str, Sequence[int | None]]
 
 
 def grid_table(
-    grid: Grid, name: str, inputs: Sequence[str], *, meta: Mapping[str, Any] | None = None
+    grid: Grid,
+    name: str,
+    inputs: Sequence[str],
+    *,
+    end_id: int | None = None,
+    meta: Mapping[str, Any] | None = None,
 ) -> RowTable:
-    """The row table of a grid; its outputs are asked in every row but the last, after which nothing is told.
+    """The row table of a grid; its outputs are asked until their end, or to the last row, after which nothing is told.
 
     Args:
         grid: Stream → what stands in each row, None where it is silent; all as long as each other.
         name: Of the example.
         inputs: The streams that are not learned.
+        end_id: What ends a turn; without it, outputs are asked in every row but the last.
         meta: Of the example.
 
     Raises:
@@ -58,11 +67,27 @@ def grid_table(
         is_input = stream in inputs
         asked = ((0, len(filled) - 1),) if not is_input and len(filled) > 1 else ()
         lanes.append(Lane(stream, rows, ids, asked, 0.0 if is_input else 1.0))
-    return RowTable(name, len(filled), tuple(lanes), dict(meta or {}))
+    return _asked_until_ends(RowTable(name, len(filled), tuple(lanes), dict(meta or {})), end_id)
+
+
+def _asked_until_ends(table: RowTable, end_id: int | None) -> RowTable:
+    """The same example, in which nobody is asked between the end of a turn and the next one."""
+    if end_id is None:
+        return table
+    ends = turn_ends(table, table.lanes, end_id)
+    lanes: list[Lane] = []
+    for lane in table.lanes:
+        over = {row for end, turn in ends.get(lane.stream, ()) for row in range(end, turn)}
+        lanes.append(replace(lane, asked=ranges_of(lane.asked_rows - over)))
+    return replace(table, lanes=tuple(lanes))
 
 
 def read_grids(
-    path: str | Path, streams: Sequence[str], inputs: Sequence[str], silence_id: int
+    path: str | Path,
+    streams: Sequence[str],
+    inputs: Sequence[str],
+    silence_id: int,
+    end_id: int | None = None,
 ) -> Iterator[RowTable]:
     """Read a `dataset.jsonl` whose lines have `num_rows` and `token_ids`, a list of token ids a stream.
 
@@ -71,6 +96,7 @@ def read_grids(
         streams: What to call the streams, in their order.
         inputs: Those that are not learned.
         silence_id: What stands in silent slots.
+        end_id: What ends a turn.
 
     Raises:
         DataCorruptError: A line is no such grid.
@@ -89,16 +115,24 @@ def read_grids(
                 stream: [None if token == silence_id else int(token) for token in ids[:num_rows]]
                 for stream, ids in zip(streams, token_ids, strict=True)
             }
-            yield grid_table(grid, str(data.get("id", f"{file.stem}-{line}")), inputs)
+            yield grid_table(grid, str(data.get("id", f"{file.stem}-{line}")), inputs, end_id=end_id)
         except (KeyError, TypeError, ValueError) as error:
             raise DataCorruptError(f"{file}, line {line}: this is no grid of tokens: {error}") from None
 
 
-def read_npz(folder: str | Path, streams: Sequence[str], silence_id: int) -> Iterator[RowTable]:
+def read_npz(
+    folder: str | Path, streams: Sequence[str], silence_id: int, end_id: int | None = None
+) -> Iterator[RowTable]:
     """Read a folder of `.npz` with `input_ids`, `labels` and `position_ids`, whose columns are stream and time.
 
     A label may be the token itself, or the one that its stream says in the next row; which one it is, is told by the
     data. A stream without labels is an input.
+
+    Args:
+        folder: Where they are.
+        streams: What to call the streams, in their order.
+        silence_id: What stands in silent slots.
+        end_id: What ends a turn.
 
     Raises:
         DataCorruptError: A file is no such array, or its labels are neither.
@@ -108,7 +142,7 @@ def read_npz(folder: str | Path, streams: Sequence[str], silence_id: int) -> Ite
     if not files:
         raise DataError(f"there is no .npz in {folder}")
     for file in files:
-        yield _npz_table(file, streams, silence_id)
+        yield _asked_until_ends(_npz_table(file, streams, silence_id), end_id)
 
 
 def _npz_table(file: Path, streams: Sequence[str], silence_id: int) -> RowTable:
@@ -187,6 +221,7 @@ def read_stream_data(
     *,
     tokenizer: DataTokenizer | None = None,
     silence_id: int | None = None,
+    end_id: int | None = None,
     skip: Sequence[str] = ("id", "input_prompt"),
 ) -> Iterator[RowTable]:
     """Read the layout of `JonasGeiping/stream-data`: a grid, one list a stream; as Parquet or JSON lines.
@@ -197,6 +232,8 @@ def read_stream_data(
         tokenizer: For pieces of text, where `-` and the empty text are silence; a piece takes as many rows as the
             longest of its row.
         silence_id: What stands in silent slots of token ids.
+        end_id: What ends a turn in token ids; text gets the tokenizer's, each stream after its last word, and an output
+            that says nothing when the others have spoken.
         skip: Columns that are no streams.
 
     Raises:
@@ -214,10 +251,16 @@ def read_stream_data(
         is_text = any(isinstance(cell, str) for cells in columns.values() for cell in cells)
         if is_text and tokenizer is None:
             raise DataError(f"{path} has text; name the tokenizer that is to make tokens of it")
-        grid: Grid = (
-            _tokenized(columns, tokenizer) if is_text and tokenizer else _without(columns, silence_id)
-        )
-        yield grid_table(grid, str(record.get("id") or f"{Path(path).stem}-{place}"), inputs)
+        name = str(record.get("id") or f"{Path(path).stem}-{place}")
+        try:
+            if is_text and tokenizer is not None:
+                grid = _with_ends(_tokenized(columns, tokenizer), inputs, tokenizer.end_id)
+                table = grid_table(grid, name, inputs, end_id=tokenizer.end_id)
+            else:
+                table = grid_table(_without(columns, silence_id), name, inputs, end_id=end_id)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise DataCorruptError(f"{path}, record {place}: this is no grid of tokens: {error}") from None
+        yield table
 
 
 def _without(columns: Mapping[str, Sequence[Any]], silence_id: int | None) -> Grid:
@@ -231,7 +274,7 @@ def _without(columns: Mapping[str, Sequence[Any]], silence_id: int | None) -> Gr
     }
 
 
-def _tokenized(columns: Mapping[str, Sequence[Any]], tokenizer: DataTokenizer) -> Grid:
+def _tokenized(columns: Mapping[str, Sequence[Any]], tokenizer: DataTokenizer) -> dict[str, list[int | None]]:
     """Pieces of text as tokens; a row of pieces becomes as many rows as its longest piece has tokens."""
     grid: dict[str, list[int | None]] = {stream: [] for stream in columns}
     for row in range(max(map(len, columns.values()))):
@@ -249,3 +292,17 @@ def _tokenized(columns: Mapping[str, Sequence[Any]], tokenizer: DataTokenizer) -
         for stream, tokens in pieces.items():
             grid[stream] += [*tokens, *[None] * (longest - len(tokens))]
     return grid
+
+
+def _with_ends(grid: dict[str, list[int | None]], inputs: Sequence[str], end_id: int) -> Grid:
+    """With an end after what each stream says; outputs that say nothing end when the others have spoken."""
+    num_rows = max(map(len, grid.values()))
+    ended: dict[str, list[int | None]] = {}
+    for stream, cells in grid.items():
+        said = [row for row, token in enumerate(cells) if token is not None]
+        ended[stream] = [*cells, None]
+        if said and cells[said[-1]] != end_id:
+            ended[stream][said[-1] + 1] = end_id
+        elif not said and stream not in inputs:
+            ended[stream][num_rows] = end_id
+    return ended

@@ -11,15 +11,17 @@ An end token ends a stream's turn. The next turn begins with an input token afte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, islice, pairwise
+from typing import Any
 
 from braid.data.row_table import Lane, RowTable
 from braid.data.tokens import DataTokenizer
+from braid.streams.strict import hint
 from braid.streams.topology import Topology
 
-__all__ = ["RULES", "Broken", "broken_rules"]
+__all__ = ["RULES", "Broken", "broken_keys", "broken_order", "broken_rules", "turn_ends"]
 
 RULES = {
     "json": "a line is JSON",
@@ -46,50 +48,55 @@ class Broken:
     """A rule that does not hold.
 
     Args:
-        rule: One of `RULES`.
+        rule: One of `RULES`, or of `braid.data.score_rules.SCORE_RULES`.
         message: What is wrong.
-        stream, row: Where, if it is anywhere.
+        stream, row, segment: Where, if it is anywhere.
     """
 
     rule: str
     message: str
     stream: str | None = None
     row: int | None = None
+    segment: int | None = None
 
 
-def broken_rules(
-    table: RowTable, tokenizer: DataTokenizer | None = None, topology: Topology | None = None
+def broken_keys(
+    data: Mapping[str, Any],
+    wanted: Sequence[str],
+    what: str,
+    stream: str | None = None,
+    *,
+    optional: Sequence[str] = (),
 ) -> Iterator[Broken]:
-    """Every rule that a row table breaks, whose shape is right."""
-    yield from _streams(table, topology)
-    sound: list[Lane] = []
-    for lane in table.lanes:
-        broken = list(_rows(lane, table.num_rows))
-        yield from broken
-        if not broken:
-            sound.append(lane)
-    if len(sound) == len(table.lanes):
-        yield from _empty_rows(table)
-    ends = _ends(table, sound, tokenizer, topology)
-    for lane in sound:
-        if tokenizer is not None:
-            yield from _vocabulary(lane, tokenizer)
-        yield from _asked(lane, table.num_rows, is_input=_is_input(lane, topology))
-        yield from _unasked(lane, is_input=_is_input(lane, topology))
-        yield from _after_end(lane, ends.get(lane.stream, ()))
+    """Keys that are missing, or that the format has not.
+
+    Args:
+        data: An object of the format.
+        wanted: The keys that it must have.
+        what: What to call it.
+        stream: Where it stands.
+        optional: Keys that it may have.
+    """
+    for key in wanted:
+        if key not in data:
+            yield Broken("keys", f"{what} has no key {key!r}", stream)
+    known = (*wanted, *optional)
+    for key in data:
+        if key not in known:
+            yield Broken("keys", f"{what} has an unknown key {key!r}; {hint(key, known)}", stream)
 
 
-def _is_input(lane: Lane, topology: Topology | None) -> bool:
-    if topology is not None and lane.stream in topology.streams:
-        return topology.streams[lane.stream].is_input
-    return not lane.asked and lane.weight == 0
+def broken_order(names: Sequence[str], what: str, topology: Topology | None) -> Iterator[Broken]:
+    """Streams that there are twice, that the topology has not, or that stand in another order than there.
 
-
-def _streams(table: RowTable, topology: Topology | None) -> Iterator[Broken]:
-    names = [lane.stream for lane in table.lanes]
+    Args:
+        names: Of the streams of an example.
+        what: What the example has of them, in the plural.
+        topology: Without it, only what there is twice is told.
+    """
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
-            yield Broken("streams", f"there are {names.count(name)} lanes of this stream", name)
+            yield Broken("streams", f"there are {names.count(name)} {what} of this stream", name)
     if topology is None:
         return
     order = list(topology.streams)
@@ -102,6 +109,34 @@ def _streams(table: RowTable, topology: Topology | None) -> Iterator[Broken]:
             yield Broken(
                 "streams", f"it stands after {order[place]}, but before it in the topology", order[following]
             )
+
+
+def broken_rules(
+    table: RowTable, tokenizer: DataTokenizer | None = None, topology: Topology | None = None
+) -> Iterator[Broken]:
+    """Every rule that a row table breaks, whose shape is right."""
+    yield from broken_order([lane.stream for lane in table.lanes], "lanes", topology)
+    sound: list[Lane] = []
+    for lane in table.lanes:
+        broken = list(_rows(lane, table.num_rows))
+        yield from broken
+        if not broken:
+            sound.append(lane)
+    if len(sound) == len(table.lanes):
+        yield from _empty_rows(table)
+    ends = turn_ends(table, sound, tokenizer.end_id, topology) if tokenizer is not None else {}
+    for lane in sound:
+        if tokenizer is not None:
+            yield from _vocabulary(lane, tokenizer)
+        yield from _asked(lane, table.num_rows, is_input=_is_input(lane, topology))
+        yield from _unasked(lane, is_input=_is_input(lane, topology))
+        yield from _after_end(lane, ends.get(lane.stream, ()))
+
+
+def _is_input(lane: Lane, topology: Topology | None) -> bool:
+    if topology is not None and lane.stream in topology.streams:
+        return topology.streams[lane.stream].is_input
+    return not lane.asked and lane.weight == 0
 
 
 def _rows(lane: Lane, num_rows: int) -> Iterator[Broken]:
@@ -120,12 +155,11 @@ def _rows(lane: Lane, num_rows: int) -> Iterator[Broken]:
 
 
 def _empty_rows(table: RowTable) -> Iterator[Broken]:
-    filled = {row for lane in table.lanes for row in lane.rows}
-    empty = (
-        [row for row in range(table.num_rows) if row not in filled] if len(filled) < table.num_rows else []
-    )
-    for row in empty[:_MOST_OF_A_KIND]:
-        rest = f" ({len(empty)} such rows in all)" if len(empty) > 1 else ""
+    filled = sorted({row for lane in table.lanes for row in lane.rows})
+    count = table.num_rows - len(filled)
+    rest = f" ({count} such rows in all)" if count > 1 else ""
+    gaps = (range(before + 1, after) for before, after in pairwise([-1, *filled, table.num_rows]))
+    for row in islice(chain.from_iterable(gaps), _MOST_OF_A_KIND):
         yield Broken("empty row", f"no stream has a token in this row{rest}; squeeze it out", None, row)
 
 
@@ -174,11 +208,15 @@ def _unasked(lane: Lane, *, is_input: bool) -> Iterator[Broken]:
     """Tokens that nobody asked for, but those that are forced from the first row on."""
     if is_input:
         return
-    asked = lane.asked_rows
-    told = 0
+    ranges = sorted(lane.asked)
+    asked_to = place_of_range = told = 0
     for place, row in enumerate(lane.rows):
+        # Of the ranges that begin before the row, the one that goes on longest; however long it says it is.
+        while place_of_range < len(ranges) and ranges[place_of_range][0] < row:
+            asked_to = max(asked_to, ranges[place_of_range][1])
+            place_of_range += 1
         is_forced = row == place and (not lane.asked or lane.asked[0][0] >= row)
-        if row - 1 in asked or is_forced:
+        if row <= asked_to or is_forced:
             continue
         yield Broken("unasked", f"it speaks, but was not asked in row {row - 1}", lane.stream, row)
         told += 1
@@ -186,13 +224,17 @@ def _unasked(lane: Lane, *, is_input: bool) -> Iterator[Broken]:
             return
 
 
-def _ends(
-    table: RowTable, lanes: Sequence[Lane], tokenizer: DataTokenizer | None, topology: Topology | None
+def turn_ends(
+    table: RowTable, lanes: Sequence[Lane], end_id: int, topology: Topology | None = None
 ) -> dict[str, list[tuple[int, int]]]:
-    """By stream: the rows of its end tokens, and the row of the next turn's first token."""
-    if tokenizer is None:
-        return {}
-    end_id = tokenizer.end_id
+    """By stream: the rows of its end tokens, and the row in which its next turn begins, `num_rows` if there is none.
+
+    Args:
+        table: An example.
+        lanes: Those of its lanes whose rows are right.
+        end_id: The token that ends a turn.
+        topology: Says which streams are inputs; without it, those that are never asked.
+    """
     ends: dict[str, list[tuple[int, int]]] = {}
     ended: dict[str, int] = {}
     events = [

@@ -15,11 +15,16 @@ from pathlib import Path
 from typing import Any, cast
 
 from braid.data.files import drafted
+from braid.data.rules import Broken
 from braid.data.score import Part, Score, Segment
+from braid.data.score_rules import broken_score, broken_shape
 from braid.data.tables import Progress, json_lines, to_line
 from braid.errors import DataCorruptError
 
-__all__ = ["read_scores", "score_from_json", "score_to_json", "write_scores"]
+__all__ = ["SCORES", "read_scores", "score_from_json", "score_to_json", "write_scores"]
+
+SCORES = ".scores.jsonl"
+"""Ending of files of scores, which need no tokenizer and no arrival."""
 
 
 def write_scores(path: str | Path, scores: Iterable[Score], *, on_progress: Progress | None = None) -> int:
@@ -41,15 +46,25 @@ def read_scores(path: str | Path) -> Iterator[Score]:
     """Scores of a file, one after another.
 
     Raises:
-        DataCorruptError: A line is no score; the message names it.
+        DataCorruptError: A line is no score, or one that cannot be laid out; the message names it, stream and segment.
         DataError: The file cannot be read.
     """
     for line, text in json_lines(path):
         try:
-            yield score_from_json(json.loads(text))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-            raise DataCorruptError(f"{path}, line {line}: this is no score ({what})") from None
+            data = json.loads(text)
+        except ValueError as error:
+            raise DataCorruptError(f"{path}, line {line}: this is no JSON: {error}") from None
+        _refuse(next(broken_shape(data), None), f"{path}, line {line}")
+        score = score_from_json(data)
+        _refuse(next(broken_score(score), None), f"{path}, line {line}")
+        yield score
+
+
+def _refuse(broken: Broken | None, where: str) -> None:
+    if broken is not None:
+        places = (("stream", broken.stream), ("segment", broken.segment))
+        told = "".join(f", {what} {place}" for what, place in places if place is not None)
+        raise DataCorruptError(f"{where}{told}: {broken.message}; `braid data check` finds all such faults")
 
 
 def score_to_json(score: Score) -> dict[str, Any]:
@@ -71,17 +86,15 @@ def score_to_json(score: Score) -> dict[str, Any]:
 
 
 def score_from_json(data: Mapping[str, Any]) -> Score:
-    """The score of plain data.
-
-    Raises:
-        DataCorruptError: A direction is none.
-        KeyError, TypeError: It is no score.
-    """
-    parts: list[Part] = []
-    for part in cast("list[Mapping[str, Any]]", data["parts"]):
-        if part["direction"] not in ("input", "output"):
-            raise DataCorruptError(f"the direction {part['direction']!r} is neither input nor output")
-        segments = tuple(Segment(each["text"], dict(each.get("after", {}))) for each in part["segments"])
-        reads, ends = tuple(part.get("reads", ())), bool(part.get("ends", True))
-        parts.append(Part(part["stream"], part["direction"], segments, ends, reads))
-    return Score(data["id"], tuple(parts), data.get("meta") or {})
+    """The score of plain data; what is in it is not checked, see `braid.data.score_rules`."""
+    parts = tuple(
+        Part(
+            part["stream"],
+            part["direction"],
+            tuple(Segment(each["text"], dict(each.get("after", {}))) for each in part["segments"]),
+            part.get("ends", True),
+            tuple(part.get("reads", ())),
+        )
+        for part in cast("list[Mapping[str, Any]]", data["parts"])
+    )
+    return Score(data["id"], parts, data.get("meta") or {})

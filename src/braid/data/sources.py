@@ -2,12 +2,11 @@
 
 stories · audit · outside · isolation            sources of our own, without end
 gsm_symbolic · knights_knaves · syllogism · …    from `reasoning-gym`, without end
-chats · grid · isolation                         from a file
+solve · chats · grid · isolation                 from a file
 """
 
 from __future__ import annotations
 
-import csv
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -15,22 +14,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from braid.data import tables
 from braid.data.builders import outside
 from braid.data.builders.audit import FAULTS, UNSEEN_FAULTS, audit_score
 from braid.data.builders.chats import chat_score
 from braid.data.builders.grids import grid_score
 from braid.data.builders.isolation import Task, isolation_score, own_tasks, paired, task_of
 from braid.data.builders.reasoning import SOURCES, reasoning_items, reasoning_score
-from braid.data.builders.solve import solve_score
+from braid.data.builders.solve import solve_score, worked_score
 from braid.data.causality import Judge, Verdict
 from braid.data.chat_files import read_chats
 from braid.data.score import Score
 from braid.data.stories.story import SPLITS, tell
-from braid.errors import DataError
+from braid.data.tables import read_records
+from braid.errors import DataCorruptError, DataError, JudgeError
 from braid.streams.strict import hint
 
-__all__ = ["BUILDERS", "Builder", "Wish", "find_builder", "read_records"]
+__all__ = ["BUILDERS", "Builder", "Wish", "find_builder"]
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,12 @@ class Wish:
         split: Of the stories: `train`, `numbers`, `structure`, `wording`; of audits also `faults`, unseen kinds of
             fault; of `outside`: `train`, `questions`.
         source: A file, for builders that read one.
-        wait_k: Segments of the question that have been read when a chat's thought begins.
+        wait_k: Segments of the question that have been read when the thought begins.
         inputs: The streams of a grid that are not learned.
         is_strict: Whether examples with a step that could not be known are left out.
         judge: Of free text.
         faults: Kinds that audits plant, each as likely as it is often named; those of the split if none is.
+        judge_model: What the judge is called, for the manifest.
     """
 
     seed: int = 0
@@ -57,6 +57,17 @@ class Wish:
     is_strict: bool = True
     judge: Judge | None = field(default=None, compare=False)
     faults: tuple[str, ...] = ()
+    judge_model: str | None = None
+
+
+_CHOICES = {
+    "wait_k": "--wait-k",
+    "inputs": "--inputs",
+    "judge": "--judge",
+    "is_strict": "--any-step",
+    "faults": "faults",
+}
+"""Fields of a wish that not every builder heeds → the option that sets them."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,7 @@ class Builder:
         make: Of a wish; yields scores or, from the causality validator, verdicts.
         source: Whether it reads a file: `no`, `may` or `must`.
         splits: That it has.
+        heeds: The fields of a wish that it heeds, beside seed, split and source; what is wished for another is refused.
         nth: One example of an endless series by its place, where it can be had without those before it.
     """
 
@@ -77,6 +89,7 @@ class Builder:
     make: Callable[[Wish], Iterator[Score | Verdict]]
     source: str = "no"
     splits: tuple[str, ...] = ("train",)
+    heeds: tuple[str, ...] = ()
     nth: Callable[[Wish, int], Score] | None = None
 
     def scores(self, wish: Wish) -> Iterator[Score | Verdict]:
@@ -91,6 +104,10 @@ class Builder:
             raise DataError(f"{self.name} has a source of its own, and reads no file")
         if wish.split not in self.splits:
             raise DataError(f"{self.name} has no split {wish.split!r}; {hint(wish.split, self.splits)}")
+        for name, option in _CHOICES.items():
+            if name not in self.heeds and getattr(wish, name) != getattr(Wish(), name):
+                able = [builder.name for builder in BUILDERS.values() if name in builder.heeds]
+                raise DataError(f"{self.name} does nothing with {option}; it is for {', '.join(able)}")
         return self.make(wish)
 
 
@@ -103,24 +120,6 @@ def find_builder(name: str) -> Builder:
     if name not in BUILDERS:
         raise DataError(f"there is no builder {name!r}; {hint(name, BUILDERS)}")
     return BUILDERS[name]
-
-
-def read_records(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The records of a table: CSV with a header, Parquet, or else JSON lines, by the ending of the name.
-
-    Raises:
-        DataCorruptError: A line is no record.
-        DataError: The file cannot be read.
-    """
-    if path.suffix == ".csv":
-        try:
-            with path.open(encoding="utf-8", newline="") as file:
-                yield from csv.DictReader(file)
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise DataError(f"cannot read {path}: {error}") from error
-    else:
-        for _, record in tables.read_records(path):
-            yield record
 
 
 # ---- without end
@@ -171,7 +170,7 @@ def _story_split(split: str) -> Any:
 
 
 def _tasks_of(path: Path) -> Iterator[Task]:
-    for record in read_records(path):
+    for _, record in read_records(path):
         task = task_of(record)
         if task is not None:
             yield task
@@ -193,23 +192,46 @@ def _chats(wish: Wish) -> Iterator[Verdict]:
         yield chat_score(chat, wish.wait_k, wish.judge)
 
 
-def _grids(wish: Wish) -> Iterator[Score]:
-    assert wish.source is not None
-    for place, record in enumerate(read_records(wish.source)):
-        name = str(record.get("id") or f"{wish.source.stem}-{place}")
-        yield grid_score(record, name, wish.inputs)
+def _grids(wish: Wish) -> Iterator[Score | Verdict]:
+    return _of_records(wish, lambda record, name: grid_score(record, name, wish.inputs))
 
+
+def _worked(wish: Wish) -> Iterator[Score | Verdict]:
+    return _of_records(wish, lambda record, name: worked_score(record, name, wish.wait_k, wish.judge))
+
+
+def _of_records(
+    wish: Wish, make: Callable[[Mapping[str, Any], str], Score | Verdict]
+) -> Iterator[Score | Verdict]:
+    """What is made of each record of a table; a fault names its line."""
+    assert wish.source is not None
+    for place, (line, record) in enumerate(read_records(wish.source)):
+        name = str(record.get("id") or f"{wish.source.stem}-{place}")
+        try:
+            made = make(record, name)
+        except JudgeError:
+            raise
+        except DataError as error:
+            raise DataCorruptError(f"{wish.source}, line {line}: {error}") from None
+        yield made
+
+
+_PLACED = ("wait_k", "judge", "is_strict")
+"""What builders heed that place the thought along the question."""
 
 _ALL = (
     Builder("stories", "word problems, solved while they are read", _endless(_story), splits=SPLITS, nth=_story),
     Builder("audit", "solutions with planted faults, flagged as soon as they can be known", _endless(_audit),
-            splits=(*SPLITS, "faults"), nth=_audit),
+            splits=(*SPLITS, "faults"), heeds=("faults",), nth=_audit),
     Builder("outside", "questions outside the domain, and the answer that says so", _endless(_outside),
             splits=outside.SPLITS, nth=_outside),
     Builder("isolation", "instructions and documents that contain instructions of their own", _isolation, source="may"),
-    Builder("grid", "n streams from a table of text", _grids, source="must"),
-    Builder("chats", "chats with reasoning, the thought placed along the question", _chats, source="must"),
-    *(Builder(source, f"{source} of reasoning-gym", _reasoning(source)) for source in SOURCES),
+    Builder("solve", "questions with worked steps, placed along the question", _worked, source="must", heeds=_PLACED),
+    Builder("grid", "n streams from a table of text", _grids, source="must", heeds=("inputs",)),
+    Builder("chats", "chats with reasoning, the thought placed along the question", _chats, source="must",
+            heeds=_PLACED),
+    *(Builder(source, f"{source} of reasoning-gym", _reasoning(source),
+              heeds=("is_strict",) if source == "gsm_symbolic" else ()) for source in SOURCES),
 )  # fmt: skip
 BUILDERS: Mapping[str, Builder] = {builder.name: builder for builder in _ALL}
 """All builders by name."""

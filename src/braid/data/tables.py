@@ -7,6 +7,7 @@ from builder to builder.
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -96,19 +97,40 @@ def raw_tables(path: str | Path) -> Iterator[tuple[int, object]]:
 
 
 def read_records(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Line and record of any table of JSON lines or, where the name ends so, of Parquet; there, its place from 1.
+    """Line and record of any table: CSV with a header, Parquet, or else JSON lines, by the ending of the name.
+
+    In CSV the line is that on which the record ends, in Parquet its place from 1.
 
     Raises:
         DataCorruptError: A line is no record.
         DataError: The file cannot be read.
     """
-    if Path(path).suffix == ".parquet":
-        yield from enumerate(raw_parquet(Path(path)), start=1)
-        return
-    for line, record in _json_values(path):
-        if not isinstance(record, Mapping):
-            raise DataCorruptError(f"{path}, line {line}: a record is an object")
-        yield line, cast("Mapping[str, Any]", record)
+    match Path(path).suffix:
+        case ".csv":
+            yield from _csv_records(Path(path))
+        case ".parquet":
+            yield from enumerate(raw_parquet(Path(path)), start=1)
+        case _:
+            for line, record in _json_values(path):
+                if not isinstance(record, Mapping):
+                    raise DataCorruptError(f"{path}, line {line}: a record is an object")
+                yield line, cast("Mapping[str, Any]", record)
+
+
+def _csv_records(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            for record in reader:
+                if None in record:
+                    columns = len(reader.fieldnames or ())
+                    raise DataCorruptError(
+                        f"{path}, line {reader.line_num}: it has more cells than the header's {columns}; "
+                        "a cell with a comma or a line break stands in quotes"
+                    )
+                yield reader.line_num, record
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
 
 
 def _json_values(path: str | Path) -> Iterator[tuple[int, object]]:

@@ -12,7 +12,8 @@ from braid.data.builders.outside import REFUSAL
 from braid.data.builders.reasoning import GSM_FORMAT, reasoning_items
 from braid.data.score import Part, Score, Segment
 from braid.data.sentences import split_sentences
-from braid.data.sources import Wish, find_builder, read_records
+from braid.data.sources import Wish, find_builder
+from braid.data.tables import read_records
 from braid.errors import DataCorruptError
 
 __all__ = [
@@ -115,7 +116,7 @@ def own_problems(path: Path) -> list[Problem]:
     """
     return [
         problem_of(record, f"{path}, record {place}")
-        for place, record in enumerate(read_records(path), start=1)
+        for place, (_, record) in enumerate(read_records(path), start=1)
     ]
 
 

@@ -16,12 +16,12 @@ from typing import Protocol
 import numpy as np
 from torch.utils.data import Dataset
 
-from braid.data.build import SCORES, arrival_of
+from braid.data.build import arrival_of
 from braid.data.check import check_file
 from braid.data.layout import ARRIVALS, lay_out, serialise
 from braid.data.row_table import RowTable
 from braid.data.score import Score
-from braid.data.scores import read_scores
+from braid.data.scores import SCORES, read_scores
 from braid.data.sources import Wish, find_builder
 from braid.data.tables import read_tables
 from braid.data.tokens import DataTokenizer
@@ -107,12 +107,9 @@ class _Read:
         path = recipe.at(source.file)
         self._source, self._tokenizer, self._seed = source, tokenizer, recipe.seed
         self._items: list[Score | RowTable] = []
-        if path.name.endswith(SCORES):
-            self._items.extend(read_scores(path))
-        else:
-            if tokenizer is not None:
-                _refuse_faults(path, tokenizer, recipe.topology)
-            self._items.extend(read_tables(path))
+        if tokenizer is not None:
+            _refuse_faults(path, tokenizer, recipe.topology)
+        self._items.extend(read_scores(path) if path.name.endswith(SCORES) else read_tables(path))
         if not self._items:
             raise DataError(f"{path} has no examples")
         self._round = -1
@@ -142,7 +139,7 @@ class _Read:
 
 
 def _refuse_faults(path: Path, tokenizer: DataTokenizer, topology: Topology) -> None:
-    """Raise the first fault of a file of row tables, before hours are spent on it."""
+    """Raise the first fault of a file, before hours are spent on it."""
     fault = next(check_file(path, tokenizer, topology), None)
     if fault is not None:
         raise DataCorruptError(f"{path}, {fault}; `braid data check` finds all such faults")

@@ -18,6 +18,7 @@ from typing import Any, cast
 from braid.data.score import Part, Score, Segment
 from braid.data.sentences import split_sentences
 from braid.errors import DataError
+from braid.streams.strict import shown
 
 __all__ = ["grid_score", "stream_name"]
 
@@ -49,7 +50,7 @@ def grid_score(
         last: The stream that speaks when the inputs have been read; None if there is none.
 
     Raises:
-        DataError: There is no output, or two columns have one name.
+        DataError: There is no output, two columns have one name, or a column is neither text nor a list of it.
     """
     columns: dict[str, list[str]] = {}
     for column, value in record.items():
@@ -58,7 +59,10 @@ def grid_score(
         stream = stream_name(column)
         if stream in columns:
             raise DataError(f"{name}: two columns are called {stream!r}; rename one")
-        columns[stream] = _cells(value)
+        columns[stream] = _cells(value, f"{name}: the column {column!r}")
+    meta = record.get("meta") or {}
+    if not isinstance(meta, Mapping):
+        raise DataError(f"{name}: meta is an object, not {shown(meta)}")
     given = [stream for stream in columns if stream in inputs]
     voices = [stream for stream in columns if stream not in inputs and stream != last]
     ordered = [*given, *voices, *([last] if last is not None and last in columns else [])]
@@ -81,15 +85,22 @@ def grid_score(
         direction = "input" if stream in given else "output"
         reads = () if stream in given else tuple(given)
         parts.append(Part(stream, direction, tuple(segments), reads=reads))
-    return Score(name, tuple(parts), {"num_streams": len(parts), **(record.get("meta") or {})})
+    return Score(name, tuple(parts), {"num_streams": len(parts), **cast("Mapping[str, Any]", meta)})
 
 
-def _cells(value: Any) -> list[str]:
+def _cells(value: object, what: str) -> list[str]:
     if isinstance(value, str):
         return split_sentences(value) if value.strip() else []
     if value is None:
         return []
-    return ["" if cell is None else str(cell) for cell in cast("list[Any]", value)]
+    cells = cast("list[object]", value if isinstance(value, list) else [value])
+    wrong = next((cell for cell in cells if not (cell is None or isinstance(cell, str))), None)
+    if wrong is not None:
+        raise DataError(
+            f"{what} is text, or a list of text, with {shown(wrong)} in it; a grid of token ids is no table of text: "
+            "`braid data convert --from stream-data` reads it"
+        )
+    return ["" if cell is None else str(cell) for cell in cells]
 
 
 def _said(cells: Sequence[str]) -> list[tuple[int, str]]:
