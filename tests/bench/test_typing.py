@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -278,16 +279,17 @@ def test_a_commit_while_a_draft_waits_has_all_the_patience(monkeypatch: pytest.M
     assert len(steps) == 12
 
 
-def test_a_trace_that_fails_loses_nothing_but_itself() -> None:
+@pytest.mark.parametrize("play", [run_typing, partial(run_live, speed=9)])
+def test_a_trace_that_fails_loses_nothing_but_itself(play: Callable[..., TypingRun]) -> None:
     too_long = trace("long", ["so it goes, " * 400], 1.0)
-    run = run_typing(stock(), [too_long, steered()], ways=["read-ahead"], answer_tokens=3)
+    run = play(stock(), [too_long, steered()], ways=["read-ahead"], answer_tokens=3)
     figures = figures_of(run)
     assert figures["is_complete"]
     assert [each.id for each in run.traces] == ["steered"]
     assert "has 4800 tokens" in figures["failures"]["long"]
     assert "1 more failed: long, read-ahead: " in typing_markdown(figures)
     with pytest.raises(EngineError, match="no trace could be replayed"):
-        run_typing(stock(), [too_long], ways=["read-ahead"], answer_tokens=3)
+        play(stock(), [too_long], ways=["read-ahead"], answer_tokens=3)
 
 
 def test_what_drafting_costs_others() -> None:

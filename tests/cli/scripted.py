@@ -9,6 +9,7 @@ from typing import Self
 import anyio
 import anyio.lowlevel
 
+from braid.engine.editing.editable import Mode
 from braid.errors import BraidError, SessionClosedError
 from braid.streams.entries import Cell, Row
 from braid.streams.events import (
@@ -43,6 +44,8 @@ class ScriptedSession:
         self.reads_at_once = True
         self.turn = 0
         self.snapshots: dict[str, str] = {}
+        self.mode: Mode = "exact"
+        """Of the last snapshot."""
         self._events: list[Event] = []
         self._news = anyio.Event()
 
@@ -103,8 +106,9 @@ class ScriptedSession:
     async def end(self, stream: str | None = None) -> None:
         await self._do("end")
 
-    async def snapshot(self, texts: Mapping[str, str]) -> None:
+    async def snapshot(self, texts: Mapping[str, str], *, mode: Mode = "exact") -> None:
         await self._do(f"snapshot:{''.join(texts.values())}")
+        self.mode = mode
         self.snapshots = {**self.snapshots, **texts}
 
     async def commit(self) -> None:

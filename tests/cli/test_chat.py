@@ -504,6 +504,8 @@ def test_a_full_pool_has_its_own_exit_code_and_keeps_what_was_said(
         (["--copies", "thought=many"], InputError),
         (["--dtype", "float8"], InputError),
         (["--topology", "agent", "--read-ahead"], InputError),
+        (["--topology", "plain", "--read-ahead"], InputError),
+        (["--topology", "plain", "--mode", "repair"], InputError),
         (["--kv-tokens", "8"], PoolTooSmallError),
     ],
 )

@@ -208,6 +208,24 @@ async def test_a_question_is_read_ahead_and_committed_at_enter() -> None:
         assert "ahead of Enter 4 of 5 read, 3 of 9 drafted kept, 2 guessed right" in str(
             status(talk.state, 0)
         )
+        assert talk.session.mode == "exact" and "fell back" not in str(status(talk.state, 0))
+
+
+@anyio_test
+async def test_what_is_kept_behind_an_edit_is_told() -> None:
+    async with talking(reads_ahead=True, mode="repair") as talk:
+        talk.controller.look("Why")
+        await settle()
+        assert (talk.session.asked, talk.session.mode) == (["snapshot:Why"], "repair")
+        talk.session.mode = "exact"
+        talk.enter("Why?")
+        await settle()
+        assert talk.session.asked[1:] == ["snapshot:Why?", "commit"] and talk.session.mode == "repair"
+        talk.session.end_turn(
+            Reuse(mode="repair", read=90, reused=80, repaired=32, fallbacks=1, drift=0.0625)
+        )
+        await settle()
+        assert "0 guessed right, 32 repaired, 1 fell back, drift 0.062" in str(status(talk.state, 0))
 
 
 @anyio_test

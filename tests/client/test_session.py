@@ -17,6 +17,7 @@ from braid import client as braid_client
 from braid.client import ClientTool, connect, connect_sync, protocol
 from braid.errors import (
     ConnectionLostError,
+    FixedSegmentError,
     InputError,
     NotFoundError,
     RegimeError,
@@ -91,8 +92,12 @@ async def test_editable_input(server: Serving) -> None:
         )
         await session.commit()
         assert (await session.wait_for_turn()).tokens["user"] == 3
+        await session.commit({"user": "no"})
+        assert (await session.wait_for_turn()).tokens["user"] == 2
         with pytest.raises(InputError, match="streams, segments or messages"):
             await session.snapshot()
+        with pytest.raises(InputError, match="mode"):
+            await session.commit({"user": "no"}, mode="guess")  # pyright: ignore[reportArgumentType]
     template = {"segments": [{"id": "rules", "fixed": "Say: "}, {"id": "ask"}]}
     opening = {"input": "editable", "template": template}
     async with connect(server.ws_url) as client, client.open("plain", **opening) as session:
@@ -100,6 +105,10 @@ async def test_editable_input(server: Serving) -> None:
         await session.snapshot(segments=[{"id": "ask", "text": "hi you"}])
         await session.commit()
         assert (await session.wait_for_turn()).tokens["user"] == len("Say: hi you")
+        with pytest.raises(FixedSegmentError):
+            await session.commit(segments={"rules": "Sing: "})
+        await session.commit(segments={"ask": "yes"}, mode="repair")
+        assert (await session.wait_for_turn()).tokens["user"] == len("Say: yes")
     async with connect(server.ws_url) as client:
         with pytest.raises(InputError, match="this server allows 256"):
             async with client.open("plain", input="editable", most_drafted=1000):

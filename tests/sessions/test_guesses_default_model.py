@@ -8,17 +8,15 @@ from typing import Any
 import anyio
 import pytest
 
-from braid.engine.scheduler import SchedulerPolicy
 from braid.model.model import Model
 from braid.sessions.session import Engine
+from tests.engine.guessing.test_drafter import SLOW, is_told_all
 from tests.engine.live import eventually
 from tests.sessions.test_editable_default_model import NUM_TOKENS, QUESTIONS, core_for, drive, plain
 
 pytestmark = pytest.mark.slow
 
 SIMILAR = "What is the capital of France, and what is it famous for?"
-ALONE = SchedulerPolicy(draft_share=1e-9)
-"""An engine that drafts next to nothing by itself."""
 
 
 def asked(
@@ -66,15 +64,13 @@ def test_a_model_that_drafts_leaves_few_forwards(smollm2: Model, temperature: fl
     async def answer(is_helped: bool) -> tuple[float, str]:
         async with (
             Engine(smollm2, kv_tokens=2048) as small,
-            Engine(smollm2, kv_tokens=2048, policy=ALONE, drafter=small if is_helped else None) as engine,
+            Engine(smollm2, kv_tokens=2048, policy=SLOW, drafter=small if is_helped else None) as engine,
             engine.open(topology, seed=9, draft_after=0.0, input="editable") as session,
         ):
             await session.snapshot(QUESTIONS[4][:30])
             await session.snapshot(QUESTIONS[4])
             if is_helped:
-                backend: Any = engine.backend
-                number = session._opened().number
-                await eventually(lambda: _is_told_all(backend._drafter._twins.get(number)))
+                await eventually(lambda: is_told_all(engine, session, QUESTIONS[4]))
             assert engine.metrics is not None
             before = engine.metrics.snapshot()["braid_steps_total"]
             reply = await session.commit()
@@ -85,11 +81,3 @@ def test_a_model_that_drafts_leaves_few_forwards(smollm2: Model, temperature: fl
     assert helped[1] == without[1]
     assert without[0] >= NUM_TOKENS - 4
     assert helped[0] <= without[0] / 3
-
-
-def _is_told_all(twin: Any) -> bool:
-    """Whether the engine was told a whole draft of the newest snapshot."""
-    draft = None if twin is None else twin.handle.look_at_draft()
-    if draft is None or not draft.is_complete or dict(draft.inputs) != {"user": QUESTIONS[4]}:
-        return False
-    return twin.suggested.get("output", 0) == len(draft.texts["output"]) + 1

@@ -275,6 +275,35 @@ async def test_a_result_that_comes_during_a_draft_waits_for_its_commit() -> None
         await session.wait_for_turn()
 
 
+async def test_a_call_of_a_draft_is_made_once_and_after_its_commit() -> None:
+    clerk = Clerk()
+    said = {"tool_call": call("look", what="tea"), "output": "let me see"}
+    async with (
+        House(speak=voices(said)) as house,
+        house.open(agent(), tools=clerk.toolbox(), draft_after=0.0) as session,
+    ):
+        for text in ("what is", "what is tea?"):
+            await session.snapshot({"user": text})
+            await eventually(lambda: drafted_call(session, text) == call("look", what="tea"))  # noqa: B023
+        await anyio.sleep(0.1)
+        assert clerk.asked == []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.commit)
+            await eventually(lambda: bool(clerk.asked))
+            clerk.release["tea"].set()
+        await eventually(lambda: bool(results(session)))
+        assert clerk.asked == ["tea"]
+        assert [result["result"] for result in results(session)] == ["all about tea"]
+
+
+def drafted_call(session: Session, text: str) -> str | None:
+    """What the call lane says in a draft of a text that is complete."""
+    draft = session.draft()
+    if draft is None or dict(draft.inputs) != {"user": text}:
+        return None
+    return draft.texts["tool_call"]
+
+
 async def test_in_views_a_result_is_read_and_answered() -> None:
     clerk = Clerk()
     topology = Topology(

@@ -44,11 +44,15 @@ class Scripted:
         row_s: Seconds that a row takes.
         answer: What the output says to a question.
         refuses: Topologies that this model cannot run, by their `decoding`.
+        reuse: What is told of a turn that was committed.
     """
 
     row_s: float = 0.02
     answer: Callable[[str], str] = lambda _question: ANSWER
     refuses: tuple[str, ...] = ("rows",)
+    reuse: Reuse = field(
+        default_factory=lambda: Reuse(read=4, reused=3, kept=2, accepted=5, computed=20, wasted=6)
+    )
     sessions: dict[str, _Session] = field(default_factory=dict[str, "_Session"])
     commands: list[wire.Command] = field(default_factory=list[wire.Command])
     num_connections: int = 0
@@ -309,9 +313,7 @@ class _Session:
             tnft=max(0, outer[0][0] - self.last_read) if outer else None,
             ttft_s=max(0.0, min(anything) - self.ended_at) if anything else None,
             ttfat_s=outer[0][1] - self.ended_at if outer else None,
-            reuse=Reuse(read=4, reused=3, kept=2, accepted=5, computed=20, wasted=6)
-            if self.is_committed
-            else None,
+            reuse=self.server.reuse if self.is_committed else None,
         )
         self.turn += 1
         self._begin_turn()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from braid.client import protocol as wire
+from braid.streams.events import Reuse
 from tests.web.conftest import Watch
 from tests.web.scripted import Scripted
 
@@ -162,6 +163,23 @@ def test_editable_input_sends_snapshots_and_commits(page: Any, scripted: Scripte
     assert len(kinds(scripted, wire.Commit)) == 1
     assert not kinds(scripted, wire.Write)
     expect(page.locator("#log .said")).to_have_text("Sally has four apples")
+
+
+def test_what_may_be_kept_behind_an_edit_is_chosen_and_told(page: Any, scripted: Scripted) -> None:
+    scripted.reuse = Reuse(mode="repair", read=90, reused=80, repaired=32, fallbacks=1, drift=0.0625)
+    page.locator("#open-setup").click()
+    page.locator("#topology").select_option("plain")
+    page.locator("#input-kind").select_option("live")
+    expect(page.locator("#mode")).to_be_hidden()
+    page.locator("#input-kind").select_option("editable")
+    page.locator("#mode").select_option("repair")
+    page.locator("#setup-apply").click()
+    page.locator("#words").fill("Talk")
+    page.keyboard.press("Enter")
+    expect(page.locator("#reuse")).to_contain_text("32 repaired, 1 fell back, drift 0.063, 0 guessed right")
+    assert {snapshot.mode for snapshot in kinds(scripted, wire.Snapshot)} == {"repair"}
+    page.locator("#open-setup").click()
+    expect(page.locator("#mode")).to_have_value("repair")
 
 
 def test_what_is_typed_during_a_committed_answer_is_sent_after_it(page: Any, scripted: Scripted) -> None:

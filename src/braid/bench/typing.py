@@ -227,8 +227,7 @@ def run_typing(
             except BraidError as error:  # an hour of other traces is not lost with it
                 run.failures[trace.id] = str(error)
         run.is_complete = True
-    if run.failures and not run.traces:
-        raise EngineError(f"no trace could be replayed: {next(iter(run.failures.values()))}")
+    run.require_traces()
     run.machine = describe_machine()
     return run
 

@@ -24,7 +24,7 @@ from braid.bench.typing_machine import CountingBackend
 from braid.bench.typing_turns import Part, Turn, TypingRun, parts_of, turn_of
 from braid.engine.editing.editable import Mode
 from braid.engine.loop import EngineLoop
-from braid.errors import InputError, SessionClosedError
+from braid.errors import BraidError, EngineError, InputError, SessionClosedError
 from braid.model.chat import Chat, Message
 from braid.model.model import Model
 from braid.sessions.session import Engine, Session
@@ -60,8 +60,12 @@ def run_live(
         ways: Of `LIVE_WAYS`.
         speed: So many times as fast as it was typed.
 
+    Returns:
+        As `run_typing` does.
+
     Raises:
         InputError: There is no trace, no such way, or the speed is not above 0.
+        EngineError: No trace could be replayed.
     """
     if not traces:
         raise InputError("there is no trace to replay")
@@ -78,6 +82,7 @@ def run_live(
         run.is_complete = False
         anyio.run(_play_all, model, traces, run, streams, room, speed, on_trace)
         run.is_complete = True
+    run.require_traces()
     run.machine = describe_machine()
     return run
 
@@ -102,11 +107,21 @@ async def _play_all(
         for number, trace in enumerate(traces):
             if on_trace is not None:
                 on_trace(number, len(traces), trace.id)
-            turns: dict[str, list[Turn] | None] = {}
-            for way, player in players.items():
-                is_asked = way not in ("repair", "reuse") or trace.meta.last_edit == "middle"
-                turns[way] = await player.play(trace) if is_asked else None
-            run.add(trace, turns)
+            try:
+                run.add(trace, await _in_all_ways(players, trace))
+            except BraidError as error:  # an hour of other traces is not lost with it
+                run.failures[trace.id] = str(error)
+
+
+async def _in_all_ways(players: Mapping[str, _Player], trace: Trace) -> dict[str, list[Turn] | None]:
+    found: dict[str, list[Turn] | None] = {}
+    for way, player in players.items():
+        is_asked = way not in ("repair", "reuse") or trace.meta.last_edit == "middle"
+        try:
+            found[way] = await player.play(trace) if is_asked else None
+        except BraidError as error:
+            raise EngineError(f"{trace.id}, {way}: {error}") from error
+    return found
 
 
 class _Player:
@@ -120,6 +135,7 @@ class _Player:
         self._stream = topology.input_names[0]
         self._num_counted = 0
         """Forwards of this trace that belong to turns that are over."""
+        self._listener: _Listener
 
     async def play(self, trace: Trace) -> list[Turn]:
         """Play a trace."""
@@ -127,14 +143,20 @@ class _Player:
         self._num_counted = 0
         turns: list[Turn] = []
         history: list[Message] = []
+        failure: BraidError | None = None
         async with anyio.create_task_group() as tasks:
-            listener = await self._open(tasks, history)
+            self._listener = await self._open(tasks, history)
             began = time.perf_counter()
-            for part in parts_of(trace):
-                listener, turn = await self._turn(tasks, listener, part, began, history)
-                turns.append(turn)
-                history += [Message("user", part.text), Message("assistant", turn.answer)]
-            await listener.close()
+            try:
+                for part in parts_of(trace):
+                    turn = await self._turn(tasks, part, began, history)
+                    turns.append(turn)
+                    history += [Message("user", part.text), Message("assistant", turn.answer)]
+            except BraidError as error:  # raised below, outside the group, which would wrap it
+                failure = error
+            await self._listener.close()
+        if failure is not None:
+            raise failure
         return turns
 
     async def _open(self, tasks: TaskGroup, history: Sequence[Message]) -> _Listener:
@@ -149,9 +171,7 @@ class _Player:
         tasks.start_soon(listener.listen)
         return listener
 
-    async def _turn(
-        self, tasks: TaskGroup, listener: _Listener, part: Part, began: float, history: Sequence[Message]
-    ) -> tuple[_Listener, Turn]:
+    async def _turn(self, tasks: TaskGroup, part: Part, began: float, history: Sequence[Message]) -> Turn:
         first_forward, written = self._num_counted, ""
         edited_at = first_forward
         coming = deque(part.events)
@@ -162,22 +182,23 @@ class _Player:
             await _until(began + at / self._speed)
             edited_at = len(self._backend.forwards)
             if self._way in _MODES:
-                await listener.session.snapshot({self._stream: text}, mode=_MODES[self._way])
+                await self._listener.session.snapshot({self._stream: text}, mode=_MODES[self._way])
             elif self._way == "append":
                 if not text.startswith(written):
-                    await listener.close()
-                    listener, written = await self._open(tasks, history), ""
-                await listener.session.write(self._stream, text[len(written) :])
+                    await self._listener.close()
+                    self._listener, written = await self._open(tasks, history), ""
+                await self._listener.session.write(self._stream, text[len(written) :])
                 written = text
         await _until(began + part.commit_at / self._speed)
         committed_at = began + part.commit_at / self._speed
+        listener = self._listener
         before, number = len(listener.heard), listener.num_turns
         await self._commit(listener, part)
         await listener.wait_for_turn(number)
         news = [(at, event) for at, event in listener.heard[before:] if at >= committed_at]
         over_at = news[-1][0] if news else time.perf_counter()
         self._num_counted = len(self._backend.forwards)
-        turn = turn_of(
+        return turn_of(
             part,
             self._topology,
             news,
@@ -186,7 +207,6 @@ class _Player:
             over_at=over_at,
             num_before_edit=edited_at - first_forward,
         )
-        return listener, turn
 
     async def _commit(self, listener: _Listener, part: Part) -> None:
         session = listener.session

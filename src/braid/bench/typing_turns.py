@@ -10,6 +10,7 @@ from braid.bench.traces import Text, Trace
 from braid.bench.typing_machine import Forward
 from braid.engine.conversation import DRIFT_BOUND
 from braid.engine.record import News
+from braid.errors import EngineError
 from braid.streams.entries import Row
 from braid.streams.events import Reuse, RowEvent, TurnEvent
 from braid.streams.topology import Topology
@@ -105,6 +106,15 @@ class TypingRun:
         self.traces.append(trace)
         for way in self.ways:
             self.turns.setdefault(way, []).append(turns[way])
+
+    def require_traces(self) -> None:
+        """Refuse a run of which nothing is left.
+
+        Raises:
+            EngineError: All traces that were tried have failed.
+        """
+        if self.failures and not self.traces:
+            raise EngineError(f"no trace could be replayed: {next(iter(self.failures.values()))}")
 
 
 def whole_text(text: Text) -> str:

@@ -63,6 +63,13 @@ def chat(
             "topology has one input and one output, so that nothing is said before Enter anyway.",
         ),
     ] = None,
+    mode: Annotated[
+        Literal["exact", "repair", "reuse"],
+        typer.Option(
+            help="What may be kept behind an edit of a question that is read ahead: nothing, all that has drifted "
+            "little, or nearly all of it."
+        ),
+    ] = "exact",
     save: Annotated[
         Path | None,
         typer.Option(help="Write the transcript to this file after every turn; replaces the file."),
@@ -100,11 +107,16 @@ def chat(
     """
     from braid.cli.inputs import parse_copies
     from braid.cli.talk import ChatController
+    from braid.errors import InputError
     from braid.streams.presets import topology as as_topology
 
     on_screen = not json and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     chosen, main = as_topology(topology), _main_input(as_topology(topology))
-    reads_ahead = _reads_ahead(chosen, read_ahead, whole=whole) and on_screen
+    reads_ahead = _reads_ahead(chosen, read_ahead, whole=whole, on_screen=on_screen)
+    if mode != "exact" and not reads_ahead:
+        raise InputError(
+            f"--mode {mode} is for questions that are read ahead, and here none is; leave it out, or see --read-ahead"
+        )
     is_live = on_screen and not whole and not reads_ahead
     chosen = _for_typing(chosen, main) if is_live else chosen
     sampling = sampling_of(
@@ -124,6 +136,7 @@ def chat(
         main=main,
         is_live=is_live,
         reads_ahead=reads_ahead,
+        mode=mode,
         max_rows=max_rows or ROWS_AFTER_INPUT,
         save=save,
     )
@@ -166,11 +179,11 @@ def _main_input(topology: Topology) -> str:
     return "user" if "user" in topology.input_names else topology.input_names[0]
 
 
-def _reads_ahead(topology: Topology, wanted: bool | None, *, whole: bool) -> bool:
+def _reads_ahead(topology: Topology, wanted: bool | None, *, whole: bool, on_screen: bool) -> bool:
     """Whether a question may change until Enter, and is read ahead until then.
 
     Raises:
-        InputError: It is wanted, and there are inputs besides the one that a person speaks in.
+        InputError: It is wanted, and there are inputs besides the one that a person speaks in, or lines come whole.
     """
     from braid.errors import InputError
 
@@ -180,7 +193,12 @@ def _reads_ahead(topology: Topology, wanted: bool | None, *, whole: bool) -> boo
             f"--read-ahead is for topologies with one input, and this one has {', '.join(topology.input_names)}; "
             "leave it out"
         )
-    suits = has_one_input and len(topology.output_names) == 1 and not whole
+    if wanted and not on_screen:
+        raise InputError(
+            "--read-ahead is for a terminal, where a line may change until Enter; in a pipe and with --json each line "
+            "comes whole: leave it out"
+        )
+    suits = on_screen and has_one_input and len(topology.output_names) == 1 and not whole
     return suits if wanted is None else wanted
 
 

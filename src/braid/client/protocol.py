@@ -195,8 +195,8 @@ class Flush(_Command):
     stream: str
 
 
-class Snapshot(_Command):
-    """All that inputs say so far, for sessions with `editable` input; the newest wins.
+class _Saying(_Command):
+    """What inputs say, for sessions with `editable` input.
 
     Args:
         streams: whole text by input stream; those that are not named stay as they are.
@@ -208,21 +208,31 @@ class Snapshot(_Command):
             (`reuse`).
     """
 
-    type: Literal["snapshot"] = "snapshot"
     streams: Annotated[dict[str, str], Field(min_length=1)] | None = None
     segments: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1000)] | None = None
     messages: Annotated[list[dict[str, Any]], Field(max_length=10_000)] | None = None
     mode: Literal["exact", "repair", "reuse"] = "exact"
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether it says nothing of any input."""
+        return self.streams is None and self.segments is None and self.messages is None
+
+
+class Snapshot(_Saying):
+    """All that inputs say so far; the newest wins."""
+
+    type: Literal["snapshot"] = "snapshot"
+
     @model_validator(mode="after")
     def _says_something(self) -> Self:
-        if self.streams is None and self.segments is None and self.messages is None:
+        if self.is_blank:
             raise problem("it needs streams, segments or messages")
         return self
 
 
-class Commit(_Command):
-    """What the last snapshot says will not change any more; its answer is told now."""
+class Commit(_Saying):
+    """What the last snapshot says, which may be told here, will not change any more; its answer is told now."""
 
     type: Literal["commit"] = "commit"
 

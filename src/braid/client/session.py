@@ -241,18 +241,26 @@ class Session:
             messages: The whole conversation; its last message is the first input's text.
             mode: What may be kept of what stands behind an edit, see `braid.client.protocol.Snapshot`.
         """
-        told: dict[str, Any] = {
-            "streams": None if streams is None else dict(streams),
-            "segments": _listed(segments),
-            "messages": None if messages is None else [dict(message) for message in messages],
-            "mode": mode,
-        }
+        told = _saying(streams, segments, messages, mode)
         protocol.parse_command({"type": "snapshot", **told})  # so that what is no snapshot is said here
         await self._line.ask(lambda i: protocol.Snapshot(id=i, **told))
 
-    async def commit(self) -> None:
-        """Say that the last snapshot will not change any more; its answer is told now."""
-        await self._line.ask(lambda i: protocol.Commit(id=i))
+    async def commit(
+        self,
+        streams: Mapping[str, str] | None = None,
+        *,
+        segments: Mapping[str, str] | Sequence[Mapping[str, Any]] | None = None,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        mode: Literal["exact", "repair", "reuse"] = "exact",
+    ) -> None:
+        """Say that the input will not change any more; its answer is told now.
+
+        Args:
+            streams, segments, messages, mode: A last snapshot, as for `snapshot`; without one the newest counts.
+        """
+        told = _saying(streams, segments, messages, mode)
+        protocol.parse_command({"type": "commit", **told})
+        await self._line.ask(lambda i: protocol.Commit(id=i, **told))
 
     async def rollback(self) -> None:
         """Forget all snapshots since the last commit."""
@@ -410,6 +418,21 @@ class Session:
             self._scope.cancel()
             with anyio.CancelScope(shield=True):
                 await self._has_run.wait()
+
+
+def _saying(
+    streams: Mapping[str, str] | None,
+    segments: Mapping[str, str] | Sequence[Mapping[str, Any]] | None,
+    messages: Sequence[Mapping[str, Any]] | None,
+    mode: str,
+) -> dict[str, Any]:
+    """What inputs say, as the protocol has it."""
+    return {
+        "streams": None if streams is None else dict(streams),
+        "segments": _listed(segments),
+        "messages": None if messages is None else [dict(message) for message in messages],
+        "mode": mode,
+    }
 
 
 def _listed(segments: Mapping[str, str] | Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:

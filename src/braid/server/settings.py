@@ -18,6 +18,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from braid.engine.admission import EngineLimits
+from braid.engine.editing.checking import CHECK_SHARE
+from braid.engine.editing.editable import DRAFT_AFTER, MOST_DRAFTED
+from braid.engine.scheduler import SchedulerPolicy
 from braid.errors import InputError
 from braid.streams.strict import hint, problem
 
@@ -120,8 +124,8 @@ class ServerSettings(BaseSettings):
     topologies: dict[str, Path] = Field(default_factory=dict[str, Path])
     database: str = Field(default_factory=lambda: f"sqlite:///{_state_home() / 'sessions.db'}")
     keep_closed_s: Annotated[float, Field(ge=0)] = 7 * 24 * 3600.0
-    max_sessions: _Count = 256
-    max_waiting: Annotated[int, Field(ge=0)] = 64
+    max_sessions: _Count = EngineLimits.max_sessions
+    max_waiting: Annotated[int, Field(ge=0)] = EngineLimits.max_waiting
     admission_timeout_s: Annotated[float, Field(ge=0)] = 10.0
     evict_idle_after_s: Annotated[float, Field(gt=0)] | None = 60.0
     close_idle_after_s: Annotated[float, Field(gt=0)] = 3600.0
@@ -131,11 +135,11 @@ class ServerSettings(BaseSettings):
     fall_back: bool = False
     max_tokens: _Count = 1024
     max_rows: _Count = 100_000
-    max_drafted: Annotated[int, Field(ge=0)] = 256
-    draft_after: Annotated[float, Field(ge=0, le=3600)] = 0.15
+    max_drafted: Annotated[int, Field(ge=0)] = MOST_DRAFTED
+    draft_after: Annotated[float, Field(ge=0, le=3600)] = DRAFT_AFTER
     tenant_guesses: bool = False
-    draft_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    check_share: Annotated[float, Field(ge=0, le=1)] = 0.02
+    draft_share: Annotated[float, Field(gt=0, le=1)] = SchedulerPolicy.draft_share
+    check_share: Annotated[float, Field(ge=0, le=1)] = CHECK_SHARE
     drain_s: Annotated[float, Field(ge=0)] = 20.0
     playground: bool = True
     log_level: Literal["debug", "info", "warning", "error"] = "info"

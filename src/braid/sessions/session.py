@@ -29,7 +29,7 @@ from braid.model.loading import load
 from braid.model.model import Model
 from braid.sessions.desk import ToolDesk
 from braid.sessions.generate import Result, result_of, with_sampling
-from braid.sessions.snapshots import Messages, Reading, Segments, Snapshots
+from braid.sessions.snapshots import Messages, Segments, Snapshots
 from braid.sessions.template import FittedTemplate, Template
 from braid.streams.events import Event, Reuse
 from braid.streams.lanes import LaneTable
@@ -341,7 +341,7 @@ class Session:
         """
         self._require_regime("editable", "snapshot")
         reading = self._snapshots.read(texts, segments=segments, messages=messages)
-        await self._push("snapshot", *_as_arguments(reading, mode))
+        await self._push("snapshot", *reading.arguments(mode))
         self._snapshots.keep(reading)
 
     async def commit(
@@ -375,7 +375,7 @@ class Session:
         if not (texts is None and segments is None and messages is None):
             reading = self._snapshots.read(texts, segments=segments, messages=messages)
         self._snapshots.require_text(reading)
-        await self._push("commit", *((None, mode) if reading is None else _as_arguments(reading, mode)))
+        await self._push("commit", *(() if reading is None else reading.arguments(mode)))
         self._snapshots.forget()
         await self.wait_for_turn()
         look = handle.look()
@@ -632,11 +632,6 @@ class Session:
     def _limit(self) -> None:
         if self._handle is not None:
             self._backend.limit(self._handle.number, max_rows=self._max_rows, max_turns=self._max_turns)
-
-
-def _as_arguments(reading: Reading, mode: Mode) -> tuple[Any, ...]:
-    """What the engine is told of a snapshot."""
-    return (reading.texts, mode) if reading.messages is None else (reading.texts, mode, reading.messages)
 
 
 def _said(transcript: Transcript, since: int) -> dict[str, str]:

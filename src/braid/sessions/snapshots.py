@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from braid.engine.editing.editable import Mode
 from braid.errors import EmptyInputError, InputError, TemplateError
 from braid.sessions.template import FittedTemplate, Segment, Template, listed, merged
 from braid.streams.topology import Topology
@@ -35,6 +36,14 @@ class Reading(NamedTuple):
     segments: dict[str, str]
     is_empty: bool = False
 
+    def arguments(self, mode: Mode) -> tuple[Any, ...]:
+        """What the engine's `snapshot` or `commit` takes.
+
+        Args:
+            mode: What may be kept behind an edit.
+        """
+        return (self.texts, mode) if self.messages is None else (self.texts, mode, self.messages)
+
 
 class Snapshots:
     """Reads the snapshots of one session.
@@ -43,6 +52,7 @@ class Snapshots:
         topology: The session's.
         template: What segments are filled into; without one each snapshot says itself which there are.
         segments: What the slots hold, of a turn that was begun in another process.
+        is_empty: Whether that was told, and is nothing.
     """
 
     def __init__(
@@ -50,12 +60,14 @@ class Snapshots:
         topology: Topology,
         template: FittedTemplate | None = None,
         segments: Mapping[str, str] | None = None,
+        is_empty: bool = False,
     ) -> None:
         self._topology = topology
         self.template = template
         self.segments: dict[str, str] = dict(segments or {})
         """Text by slot, since the last commit."""
-        self._is_empty = False
+        self.is_empty = is_empty
+        """Whether the newest snapshot has segments, and none of them that may change has text."""
 
     def read(
         self,
@@ -96,7 +108,7 @@ class Snapshots:
 
     def keep(self, reading: Reading) -> None:
         """The engine has taken a snapshot."""
-        self.segments, self._is_empty = reading.segments, reading.is_empty
+        self.segments, self.is_empty = reading.segments, reading.is_empty
 
     def require_text(self, reading: Reading | None = None) -> None:
         """Refuse to commit what is nothing but a template.
@@ -107,14 +119,14 @@ class Snapshots:
         Raises:
             EmptyInputError
         """
-        if self._is_empty if reading is None else reading.is_empty:
+        if self.is_empty if reading is None else reading.is_empty:
             raise EmptyInputError(
                 "the committed segments are empty; send a snapshot that fills in at least one first"
             )
 
     def forget(self) -> None:
         """The turn is committed, or taken back."""
-        self.segments, self._is_empty = {}, False
+        self.segments, self.is_empty = {}, False
 
     def _by_stream(self, texts: Mapping[str, str] | str | None) -> dict[str, str]:
         if not isinstance(texts, str):

@@ -114,7 +114,8 @@ function reuseWords(reuse) {
     `Ahead of Enter: ${reuse.reused} of ${reuse.read} input tokens read`,
     `${reuse.kept} of the answer drafted`,
   ];
-  if (reuse.repaired) words.push(`${reuse.repaired} repaired`);
+  if (reuse.mode !== "exact") words.push(`${reuse.repaired} repaired`, `${reuse.fallbacks} fell back`);
+  if (Number.isFinite(reuse.drift)) words.push(`drift ${reuse.drift.toFixed(3)}`);
   words.push(`${reuse.accepted} guessed right`, `${reuse.wasted} of ${reuse.computed} computed in vain`);
   return `${words.join(", ")}.`;
 }

@@ -68,7 +68,7 @@ export class Live {
   }
 
   snapshot(streams) {
-    this.wire?.send({ type: "snapshot", streams });
+    this.wire?.send({ type: "snapshot", streams, mode: this.store.state.config.mode });
   }
 
   commit() {

@@ -13,6 +13,7 @@ export function firstConfig(setup) {
     ownText: "",
     changes: {},
     input: suitedInput(setup.topologies[setup.start_with].topology),
+    mode: "exact",
     seed: 0,
     temperature: null,
   };
@@ -42,7 +43,9 @@ export class Setup {
       this.#choose();
       const chosen = this.store.state.setup.topologies[this.choice.value];
       if (chosen) byId("input-kind").value = suitedInput(chosen.topology);
+      this.#offerMode();
     });
+    byId("input-kind").addEventListener("change", () => this.#offerMode());
     byId("setup-form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.#apply();
@@ -55,10 +58,17 @@ export class Setup {
     this.choice.replaceChildren(...names.map((name) => make("option", { value: name, text: name })));
     this.choice.value = config.own ? OWN : config.name;
     byId("input-kind").value = config.input;
+    byId("mode").value = config.mode;
+    this.#offerMode();
     byId("seed").value = String(config.seed);
     byId("temperature").value = config.temperature ?? "";
     this.#choose(config.changes);
     this.dialog.showModal();
+  }
+
+  /** Only a text that may still change has edits. */
+  #offerMode() {
+    byId("mode-field").hidden = byId("input-kind").value !== "editable";
   }
 
   #choose(changes = {}) {
@@ -91,6 +101,7 @@ export class Setup {
         ownText: byId("own").value,
         changes: own ? {} : readChanges(setup.topologies[name].topology),
         input: byId("input-kind").value,
+        mode: byId("mode").value,
         seed: readSeed(byId("seed").value),
         temperature: readTemperature(byId("temperature").value),
       };

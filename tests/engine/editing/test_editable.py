@@ -356,12 +356,26 @@ def test_a_committed_turn_outlives_the_process(name: str, seed: int) -> None:
 
 
 def test_many_drafts_in_a_small_pool_lose_nothing() -> None:
-    """Fifty people type at once into a pool that holds a few drafts; whoever commits is answered as ever."""
-    rng = random.Random(0)
+    """Fifty people type at once into a pool that holds a few drafts; less is drafted, and all are answered as ever."""
     topology = plain()
-    core = core_for(topology, kv_tokens=512)
-    sessions = [core.open(topology, seed=9) for _ in range(50)]
-    texts = [f"This is what number {number} says." for number in range(50)]
+    (small, drafted), (large, more) = many_drafts(topology, 1024), many_drafts(topology, 8192)
+    assert 0 < drafted < more
+    assert small == large
+    for number in (0, 17, 49):
+        _, expected = fresh(topology, {"user": typed_by(number)})
+        assert small[number] == [row.cells for row in expected.transcript.rows]
+
+
+def typed_by(number: int) -> str:
+    return f"This is what number {number} says."
+
+
+def many_drafts(topology: Topology, kv_tokens: int) -> tuple[list[list[Any]], int]:
+    """Cells of each of fifty sessions that type at once and commit in any order, and how many tokens were drafted."""
+    rng = random.Random(0)
+    core = core_for(topology, kv_tokens=kv_tokens)
+    sessions = [core.open(topology, seed=9, draft_after=0.0) for _ in range(50)]
+    texts = [typed_by(number) for number in range(50)]
     for length in range(4, 40, 4):
         for conversation, text in zip(sessions, texts, strict=True):
             core.do(conversation, "snapshot", {"user": text[:length]})
@@ -379,11 +393,10 @@ def test_many_drafts_in_a_small_pool_lose_nothing() -> None:
         report = core.step(sessions)
         core.cache.pool.check_integrity()
         assert not report.failures
-    for number in (0, 17, 49):
-        _, expected = fresh(topology, {"user": texts[number]})
-        found = sessions[number].transcript
-        assert [row.cells for row in found.rows] == [row.cells for row in expected.transcript.rows]
     assert all(conversation.turn == 1 for conversation in sessions)
+    cells = [[row.cells for row in conversation.transcript.rows] for conversation in sessions]
+    counts = [conversation.counts for conversation in sessions]
+    return cells, sum(count.drafted for count in counts if count is not None)
 
 
 @pytest.mark.parametrize("mode", ["exact", "repair", "reuse"])

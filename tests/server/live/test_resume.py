@@ -197,6 +197,19 @@ def test_messages_and_segments_that_were_not_committed_are_still_there(database:
             assert (text("rules"), text("user")) == ("Say: hi", "then")
 
 
+def test_a_template_that_was_told_empty_cannot_be_committed_after_a_restart(database: str) -> None:
+    segments = [{"id": "rules", "fixed": "Say: "}, {"id": "what"}]
+    with serving(database) as first, Talk(first) as talk:
+        talk.open(**EDITABLE, template={"segments": segments})
+        talk.ask("snapshot", segments=[{"id": "what", "text": "hi"}])
+        talk.ask("snapshot", segments=[{"id": "what", "text": ""}])
+    with serving(database) as second, Talk(second) as again:
+        again.ask("resume", session=talk.session, after=1)
+        assert again.ask("commit")["code"] == "input.empty"
+        again.ask("commit", segments=[{"id": "what", "text": "hi"}])
+        assert turns_of(until_turns(again, 1)) == [len("Say: hi")]
+
+
 def test_after_kill_9_what_was_committed_is_answered_and_what_was_drafted_can_be_committed(
     database: str,
 ) -> None:

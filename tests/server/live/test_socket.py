@@ -158,6 +158,11 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (EDITABLE, {"type": "snapshot", "streams": {}}, "input"),
     (EDITABLE, {"type": "snapshot", "streams": {"user": "x"}, "mode": "guess"}, "input"),
     (EDITABLE, {"type": "snapshot"}, "input"),
+    (EDITABLE, {"type": "commit", "streams": {"usr": "x"}}, "input.unknown_stream"),
+    (EDITABLE, {"type": "commit", "streams": {}}, "input"),
+    (EDITABLE, {"type": "commit", "messages": [{"role": "robot", "content": "x"}]}, "input"),
+    (TEMPLATE, {"type": "commit", "segments": [{"id": "rules", "text": "x"}]}, "input.fixed_segment"),
+    (TEMPLATE, {"type": "commit", "segments": [{"id": "ask", "text": ""}]}, "input.empty"),
     (EDITABLE, {"type": "snapshot", "messages": []}, "input"),
     (EDITABLE, {"type": "snapshot", "messages": [{"role": "robot", "content": "x"}]}, "input"),
     (EDITABLE, {"type": "snapshot", "streams": {"user": "x"}, "messages": MESSAGES}, "input"),
@@ -231,6 +236,28 @@ def test_editable_input_counts_when_it_is_committed(talk: Talk) -> None:
     turn = talk.heard[-1]
     assert turn["tokens"]["user"] == 2
     assert said(talk.heard) == "Hello there."
+
+
+@pytest.mark.parametrize(
+    ("opening", "told", "text"),
+    [
+        (EDITABLE, {"streams": {"user": "hi"}}, "hi"),
+        (
+            EDITABLE,
+            {"messages": [{"role": "system", "content": "So."}, {"role": "user", "content": "hi"}]},
+            "hi",
+        ),
+        (TEMPLATE, {"segments": [{"id": "ask", "text": "hi you"}]}, "Say: hi you  "),
+    ],
+)
+def test_a_commit_may_tell_a_last_snapshot(
+    talk: Talk, opening: dict[str, Any], told: dict[str, Any], text: str
+) -> None:
+    talk.open(**opening)
+    talk.ask("snapshot", streams={"user": "Sally"})
+    assert talk.ask("commit", mode="repair", **told)["type"] == "done"
+    turn = turn_of(talk)
+    assert (turn["tokens"]["user"], turn["reuse"]["mode"]) == (len(text), "repair")
 
 
 def drafted(server: Serving, session: str) -> bool:

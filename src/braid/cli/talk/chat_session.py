@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from braid.errors import BraidError
 from braid.streams.events import Event
 from braid.streams.lanes import LaneTable
 from braid.streams.transcript import Transcript
+
+if TYPE_CHECKING:
+    from braid.engine.editing.editable import Mode
 
 __all__ = ["ChatSession"]
 
@@ -50,7 +53,7 @@ class ChatSession(Protocol):
         """Say that an input is complete for this turn."""
         ...
 
-    async def snapshot(self, texts: Mapping[str, str]) -> None:
+    async def snapshot(self, texts: Mapping[str, str], *, mode: Mode = "exact") -> None:
         """Say what inputs hold by now, as long as it may still change."""
         ...
 

@@ -115,10 +115,16 @@ def status(state: TalkState, kv_tokens: int) -> Content:
         figures.append(f"first answer {state.seconds_to_answer:.2f} s")
     reuse = next((turn.reuse for turn in reversed(state.turns) if turn.is_over), None)
     if reuse is not None:
-        figures.append(
-            f"ahead of Enter {reuse.reused} of {reuse.read} read, {reuse.kept} of {reuse.drafted} drafted kept, "
-            f"{reuse.accepted} guessed right"
-        )
+        ahead = [
+            f"ahead of Enter {reuse.reused} of {reuse.read} read",
+            f"{reuse.kept} of {reuse.drafted} drafted kept",
+            f"{reuse.accepted} guessed right",
+        ]
+        if reuse.mode != "exact":
+            ahead += [f"{reuse.repaired} repaired", f"{reuse.fallbacks} fell back"]
+        if reuse.drift is not None:
+            ahead.append(f"drift {reuse.drift:.3f}")
+        figures.append(", ".join(ahead))
     return Content.assemble(*parts, (" · ".join(figures), _DIM))
 
 

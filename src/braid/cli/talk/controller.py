@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 import anyio.lowlevel
@@ -30,6 +30,9 @@ from braid.cli.talk.turns import TalkState
 from braid.cli.talk.words import split_words
 from braid.errors import BraidError
 from braid.streams.events import ErrorEvent, Event, NoticeEvent, RowEvent, TurnEvent
+
+if TYPE_CHECKING:
+    from braid.engine.editing.editable import Mode
 
 __all__ = ["ChatController", "Severity"]
 
@@ -58,6 +61,7 @@ class ChatController:
         main: The input that the person speaks in.
         is_live: Whether words go to the model while they are typed; else lines go at Enter.
         reads_ahead: Whether what stands in the input line is read and drafted ahead of Enter; not with `is_live`.
+        mode: What may be kept behind an edit of it.
         max_rows: Rows without input after which an answer is ended; None for no limit.
         save: Where each conversation is kept after every turn. The second goes to `NAME-2`, and so on.
 
@@ -72,6 +76,7 @@ class ChatController:
         main: str = "user",
         is_live: bool = True,
         reads_ahead: bool = False,
+        mode: Mode = "exact",
         max_rows: int | None = None,
         save: Path | None = None,
     ) -> None:
@@ -89,6 +94,7 @@ class ChatController:
         self.keeper = Keeper(save)
         self._open = open_session
         self._session = open_session()
+        self._mode: Mode = mode
         self._max_rows = max_rows
         self._orders: deque[_Order] = deque()
         self._news = anyio.Event()
@@ -303,9 +309,9 @@ class ChatController:
         match order.verb:
             case "snapshot":
                 with suppress(BraidError):  # the commit says what is wrong with it
-                    await session.snapshot({self.main: order.text})
+                    await session.snapshot({self.main: order.text}, mode=self._mode)
             case "commit":
-                await session.snapshot({self.main: order.text})
+                await session.snapshot({self.main: order.text}, mode=self._mode)
                 tasks.start_soon(self._commit, session)  # it returns when the answer is complete
                 await anyio.lowlevel.checkpoint()
             case "write":

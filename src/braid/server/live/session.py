@@ -28,7 +28,7 @@ from braid.server.live.calls import CallBook
 from braid.server.live.feed import Feed
 from braid.server.live.telling import Teller, Telling, visible_lanes
 from braid.server.store import Append, SessionRecord, Store, StoredMessage
-from braid.sessions.snapshots import Snapshots
+from braid.sessions.snapshots import Reading, Snapshots
 from braid.sessions.template import Template
 from braid.streams.events import ClosedEvent
 
@@ -139,6 +139,7 @@ class LiveSession:
             handle.topology,
             None if template is None else Template.of(template).fitted(codec, handle.topology),
             record.state.get("segments"),
+            record.state.get("is_empty", False),
         )
         self._mode: str = record.state.get("mode", "exact")
         self._late: dict[str, str] = dict(record.state.get("late", {}))
@@ -224,8 +225,9 @@ class LiveSession:
                 self._say_snapshot(command)
             case protocol.Commit():
                 self._require_regime("editable", "commit", "send `end` when the input is complete")
-                self._snapshots.require_text()
-                self._push("commit")
+                reading = None if command.is_blank else self._read(command)
+                self._snapshots.require_text(reading)
+                self._push("commit", *(() if reading is None else reading.arguments(command.mode)))
                 self._forget_snapshot()
                 self._teller.input_ended()
             case protocol.Rollback():
@@ -251,12 +253,13 @@ class LiveSession:
             case protocol.Close():
                 self._push("close", "closed")
 
+    def _read(self, said: protocol.Snapshot | protocol.Commit) -> Reading:
+        return self._snapshots.read(said.streams, segments=said.segments, messages=said.messages)
+
     def _say_snapshot(self, said: protocol.Snapshot) -> None:
-        reading = self._snapshots.read(said.streams, segments=said.segments, messages=said.messages)
-        if reading.messages is None:
-            self._push("snapshot", reading.texts, said.mode)
-        else:
-            self._push("snapshot", reading.texts, said.mode, reading.messages)
+        reading = self._read(said)
+        self._push("snapshot", *reading.arguments(said.mode))
+        if reading.messages is not None:
             self._told_messages = reading.messages
             first = self.handle.topology.input_names[0]
             self._draft = {**self._draft, first: reading.messages[-1].get("content") or ""}
@@ -439,6 +442,7 @@ class LiveSession:
             "draft": self._draft,
             "messages": self._told_messages,
             "segments": self._snapshots.segments,
+            "is_empty": self._snapshots.is_empty,
             "mode": self._mode,
             "late": self._late,
         }
