@@ -19,8 +19,9 @@ from braid.streams.events import Reuse
 def busy_engine() -> EngineMetrics:
     """One of everything that can happen."""
     metrics = EngineMetrics(kv_pages=100, page_bytes=4096)
-    metrics.step(StepFigures(3, 4, 5, 6, 7, 8, 0.012, 0.001, queue_tokens=40, kv_used_pages=10))
-    metrics.step(StepFigures(1, 1, 1, 0, 0, 0, 0.010, 0.003, queue_tokens=39, kv_used_pages=11))
+    metrics.step(StepFigures(30, 4, 6, 7, 8, 0.012, 0.001, queue_tokens=40, kv_used_pages=10))
+    metrics.step(StepFigures(2, 1, 0, 0, 0, 0.010, 0.003, queue_tokens=39, kv_used_pages=11))
+    metrics.heard(4, 6)
     metrics.read_input(0.02, 1)
     metrics.first_token(0.3)
     metrics.first_answer_token(0.5)
@@ -148,7 +149,7 @@ def test_reading_while_the_worker_writes_loses_nothing() -> None:
 
     def work() -> None:
         for _ in range(500):
-            metrics.step(StepFigures(rows=1, output_tokens=2))
+            metrics.heard(rows=1, said_tokens=2)
 
     workers = [threading.Thread(target=work) for _ in range(3)]
     for worker in workers:
@@ -166,7 +167,8 @@ def test_a_step_costs_microseconds() -> None:
     best = math.inf
     for _ in range(300):
         began = time.perf_counter()
-        metrics.step(StepFigures(3, 4, 5, 6, 7, 8, 0.012, 0.001, 40, 10))
+        metrics.step(StepFigures(30, 4, 6, 7, 8, 0.012, 0.001, 0.0, 40, 10))
+        metrics.heard(3, 5)
         metrics.read_input(0.02, 1)
         best = min(best, time.perf_counter() - began)
     assert best <= 40e-6

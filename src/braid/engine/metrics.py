@@ -5,11 +5,13 @@ their values are fixed words; no session, tenant or text ever becomes one.
 
     name                              kind       labels   what
     braid_steps_total                 counter             forward passes
-    braid_rows_total                  counter             rows made, all sessions; rate(…[1m]) is rows a second
-    braid_tokens_total                counter    kind     input: read from outside · output: said by the model
+    braid_rows_total                  counter             rows that can be heard, all sessions, each once: those of a
+                                                          draft when it is released; rate(…[1m]) is rows a second
+    braid_tokens_total                counter    kind     input: read from outside, in drafts each time anew
+                                                          output: said by the model, each once, as rows
                                                           probe: silent streams asked · prefill: templates, history
                                                           recomputed: computed again after eviction or preemption
-    braid_step_tokens                 histogram           tokens and probes in one step, all sessions together
+    braid_step_tokens                 histogram           tokens and probes computed in one step, all sessions together
     braid_step_seconds                histogram  part     forward · overhead: the rest of the step
     braid_queue_tokens                gauge               input tokens that have not entered a row yet
     braid_sessions                    gauge      state    sessions by the state they are in
@@ -20,15 +22,16 @@ their values are fixed words; no session, tenant or text ever becomes one.
     braid_prefix_hit_tokens_total     counter             tokens that were found, and so not computed
     braid_evictions_total             counter    what     session: an idle one, rebuilt later · prefix: a cached one
     braid_preemptions_total           counter             sessions that lost their memory while they had work
-    braid_input_read_seconds          histogram           from an input token's arrival until the model has read it
+    braid_input_read_seconds          histogram           from an input token's arrival until the model has read it;
+                                                          what is read for a draft does not count
     braid_input_read_rows             histogram           the same in rows of its session; 1 is the very next row
-    braid_first_token_seconds         histogram           TTFT: from the end of input to the first token
+    braid_first_token_seconds         histogram           TTFT: from the end of input, or the commit, to the first token
     braid_first_answer_token_seconds  histogram           TTFAT: … to the first token of an answer
     braid_committed_tokens_total      counter    how      of committed input: reused, with repaired ones · repaired
                                                           recomputed: after the commit
     braid_draft_tokens_total          counter    fate     drafted: said ahead of a commit · kept: in the answer
                                                           accepted: verified several at once · wasted: computed for
-                                                          a turn and not part of it
+                                                          a turn and not part of it, or for one that was taken back
     braid_draft_seconds_total         counter             seconds of steps in which nobody waited: drafts, reading ahead
     braid_drafter_errors_total        counter    code     what went wrong with drafts of a small model
     braid_edit_fallbacks_total        counter             edits to be repaired or reused, and computed instead
@@ -85,9 +88,8 @@ class StepFigures:
     """What happened in one step.
 
     Args:
-        rows: Rows made, all sessions.
+        tokens: Tokens and probes computed, all sessions.
         input_tokens: Tokens read from outside.
-        output_tokens: Tokens said by the model.
         probe_tokens: Silent streams that were asked.
         prefill_tokens: Tokens of templates and history.
         recomputed_tokens: Tokens computed again, after an eviction or preemption.
@@ -98,9 +100,8 @@ class StepFigures:
         kv_used_pages: Pages of the pool that are owned, after the step.
     """
 
-    rows: int = 0
+    tokens: int = 0
     input_tokens: int = 0
-    output_tokens: int = 0
     probe_tokens: int = 0
     prefill_tokens: int = 0
     recomputed_tokens: int = 0
@@ -119,7 +120,7 @@ class EngineMetrics(Collector):
         page_bytes: Bytes of one page, keys and values of all layers.
 
     >>> metrics = EngineMetrics()
-    >>> metrics.step(StepFigures(rows=2, input_tokens=3, output_tokens=4))
+    >>> metrics.heard(rows=2, said_tokens=4)
     >>> metrics.snapshot()["braid_rows_total"], metrics.snapshot()['braid_tokens_total{kind="output"}']
     (2.0, 4.0)
     """
@@ -138,24 +139,27 @@ class EngineMetrics(Collector):
     def step(self, figures: StepFigures) -> None:
         """A step has been made."""
         self._steps.inc()
-        if figures.rows:
-            self._rows.inc(figures.rows)
-        counts = (
-            figures.input_tokens,
-            figures.output_tokens,
-            figures.probe_tokens,
-            figures.prefill_tokens,
-            figures.recomputed_tokens,
-        )
-        for counter, count in zip(self._tokens, counts, strict=True):
+        for kind, count in (
+            ("input", figures.input_tokens),
+            ("probe", figures.probe_tokens),
+            ("prefill", figures.prefill_tokens),
+            ("recomputed", figures.recomputed_tokens),
+        ):
             if count:
-                counter.inc(count)
-        self._step_tokens.observe(sum(counts))
+                self._tokens[kind].inc(count)
+        self._step_tokens.observe(figures.tokens)
         self._forward.observe(figures.forward_seconds)
         self._overhead.observe(figures.overhead_seconds)
         if figures.draft_seconds:
             self._draft_seconds.inc(figures.draft_seconds)
         self.levels(figures.queue_tokens, figures.kv_used_pages)
+
+    def heard(self, rows: int, said_tokens: int) -> None:
+        """So many more rows can be heard, and so many tokens that outputs have said in them."""
+        if rows:
+            self._rows.inc(rows)
+        if said_tokens:
+            self._tokens["output"].inc(said_tokens)
 
     def levels(self, queue_tokens: int, kv_used_pages: int) -> None:
         """So many tokens wait and so many pages are owned; `step` says it too, call this when no step follows."""
@@ -182,7 +186,7 @@ class EngineMetrics(Collector):
         self._first_answer_token.observe(seconds)
 
     def committed(self, reuse: Reuse) -> None:
-        """A turn that was committed is over."""
+        """A turn that was committed is over, or one that might have been is taken back."""
         for how, counter in self._committed.items():
             counter.inc(getattr(reuse, how))
         for fate, counter in self._drafted.items():
@@ -288,10 +292,8 @@ class EngineMetrics(Collector):
 
     def _make_step_metrics(self) -> None:
         self._steps = self._counter("braid_steps", "Forward passes.")
-        self._rows = self._counter("braid_rows", "Rows made, all sessions.")
-        self._tokens = tuple(
-            self._counters("braid_tokens", "Tokens computed.", "kind", _TOKEN_KINDS).values()
-        )
+        self._rows = self._counter("braid_rows", "Rows that can be heard, all sessions.")
+        self._tokens = self._counters("braid_tokens", "Tokens by what they are.", "kind", _TOKEN_KINDS)
         self._step_tokens = self._histogram("braid_step_tokens", "Tokens in one step.", _TOKEN_BUCKETS)
         seconds = Histogram(
             "braid_step_seconds",
