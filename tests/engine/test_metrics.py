@@ -35,6 +35,10 @@ def busy_engine() -> EngineMetrics:
         Reuse(reused=9, repaired=4, recomputed=2, drafted=8, kept=5, accepted=3, wasted=7, fallbacks=1)
     )
     metrics.committed(Reuse(drift=0.02))
+    metrics.checked(0.03, 0.02, True, None)
+    metrics.checked(0.01, 0.02, True, True)
+    metrics.drafter = EngineMetrics(kv_pages=10, page_bytes=100)
+    metrics.drafter.step(StepFigures(20, forward_seconds=0.5, overhead_seconds=0.25, kv_used_pages=3))
     metrics.tool_call("timeout", 30.0)
     metrics.error("cache.full")
     metrics.slow_consumer("paused")
@@ -88,6 +92,17 @@ def test_every_occasion_moves_its_figures() -> None:
         "braid_edit_fallbacks_total": 1,
         "braid_edit_drift_count": 1,
         "braid_edit_drift_sum": 0.02,
+        'braid_edit_checks_total{outcome="inside"}': 2,
+        'braid_edit_check_answers_total{answer="same"}': 1,
+        "braid_edit_check_estimate_count": 2,
+        "braid_edit_check_estimate_sum": 0.04,
+        "braid_edit_check_drift_count": 2,
+        "braid_edit_check_drift_sum": 0.04,
+        "braid_edit_check_low_total": 1,
+        "braid_drafter_seconds_total": 0.75,
+        "braid_drafter_tokens_total": 20,
+        "braid_drafter_kv_used_bytes": 300,
+        "braid_drafter_kv_capacity_bytes": 1000,
         'braid_tool_calls_total{status="timeout"}': 1,
         "braid_tool_call_seconds_count": 1,
         "braid_tool_call_seconds_sum": 30,

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 
 import pytest
 
+from braid.engine.backend import Backend
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
+from braid.engine.guessing.guesses import MAX_TOKENS
 from braid.engine.local import LocalBackend
 from braid.engine.metrics import EngineMetrics
 from braid.errors import EngineError
 from braid.streams.topology import Topology
+from braid.testing import NullBackend, NullModel
 from tests.engine.editing.test_editable import TOPOLOGIES, plain
-from tests.engine.harness import stock, trained
+from tests.engine.harness import codec, stock, trained
 
 TEXT = "Say it."
 
@@ -21,11 +24,11 @@ TEXT = "Say it."
 class Bench:
     """A core on a small network, its figures, and a clock of one second a step."""
 
-    def __init__(self, topology: Topology | None = None) -> None:
+    def __init__(self, topology: Topology | None = None, backend: Backend | None = None) -> None:
         self.topology = topology or plain()
         self.metrics = EngineMetrics()
         model = stock() if self.topology.decoding == "views" else trained(self.topology)
-        self.core = EngineCore(LocalBackend(model, kv_tokens=2048), metrics=self.metrics)
+        self.core = EngineCore(backend or LocalBackend(model, kv_tokens=2048), metrics=self.metrics)
         self.now = 0.0
         self.num_computed = 0
         """Tokens in all forwards."""
@@ -108,6 +111,20 @@ def test_a_live_turn_is_counted_as_before() -> None:
     assert bench.fates() == {"drafted": 0, "kept": 0, "accepted": 0, "wasted": 0}
 
 
+def test_suggestions_are_counted_in_live_turns_too() -> None:
+    said = "An answer."
+    for suggested in (said, "Something else."):
+        bench = Bench(backend=NullBackend(NullModel(codec()), script={"output": [said]}))
+        conversation = bench.open()
+        bench.do(conversation, "suggest", "output", suggested)
+        bench.do(conversation, "tell", {"user": TEXT})
+        bench.rest(conversation)
+        fates = bench.fates()
+        assert (fates["accepted"] > 0) is (suggested == said)
+        assert (fates["wasted"] > 0) is (suggested != said)
+        assert (fates["drafted"], fates["kept"]) == (0, 0)
+
+
 @pytest.mark.parametrize("how", ["rollback", "close", "fail"])
 def test_a_draft_that_comes_to_nothing_is_counted_as_wasted(how: str) -> None:
     bench = Bench()
@@ -173,3 +190,24 @@ def test_what_is_read_for_a_draft_kept_nobody_waiting() -> None:
     count, rows = bench.figures("braid_input_read_rows_count", "braid_input_read_rows_sum")
     assert count > 0
     assert rows >= count, "1 is the very next row"
+
+
+def test_of_a_suggestion_beyond_the_bound_no_more_is_tokenised_than_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    conversation = Bench().open()
+    encode, lengths = codec().encode, list[int]()
+
+    def watched(text: str) -> object:
+        lengths.append(len(text))
+        return encode(text)
+
+    monkeypatch.setattr(codec(), "encode", watched)
+    text = "The very long one. " * 50_000
+    conversation.suggest("output", text)
+    assert lengths == [MAX_TOKENS * codec().longest_piece]
+    assert lengths[0] < len(text)
+    drafts = conversation.guesses._drafts
+    assert drafts is not None
+    cursor = drafts.cursor("output")
+    assert cursor.ahead(MAX_TOKENS) == encode(text)[0][:MAX_TOKENS]

@@ -49,6 +49,7 @@ from braid.engine.editing.splicing import Part, needs_of
 from braid.engine.editing.taken import Shape, Taken, shape_of
 from braid.engine.ground import Ground, Unanswered
 from braid.engine.guessing.ahead import BooksOnly, StepAhead, StepsAhead
+from braid.engine.guessing.guesses import MAX_TOKENS
 from braid.engine.guessing.session_guesses import Asked, SessionGuesses
 from braid.engine.lanes import InputLane, OutputLane, Waiting
 from braid.engine.policy import RowPlan
@@ -198,7 +199,7 @@ class Conversation:
         self.edit: EditableTurn | None = None
         """The turn whose input may still change, until it is committed and released."""
         self.finished: list[Reuse] = []
-        """Of editable turns that are over or were taken back, until the metrics have it."""
+        """Of turns that are over or were taken back, until the metrics have it."""
         self.counts: Counts | None = None
         """Of the editable turn that began last."""
         self.most_drafted = most_drafted
@@ -216,6 +217,8 @@ class Conversation:
         """Whether it is led through a draft, whose turn is over when it is committed."""
         self._is_edited = False
         """Whether the turn that is under way was committed by `commit`."""
+        self._live = Counts()
+        """Of a turn that is not an editable one: what guesses have brought, and cost."""
         self.guesses = SessionGuesses([lane.label for lane in self.stage.outputs], salt)
         self.ahead = StepsAhead()
         self._told: tuple[int, ...] = ()
@@ -504,7 +507,10 @@ class Conversation:
         """
         (lane,) = self._outputs(stream)
         require_whole(text)
-        tokens = list(self.model.codec.encode(text)[0])
+        codec = self.model.codec
+        if len(text) > MAX_TOKENS:  # what guesses keep of it is within so many characters
+            text = text[: MAX_TOKENS * codec.longest_piece]
+        tokens = list(codec.encode(text)[0])
         self.guesses.add(lane.label, [*tokens, self.model.turn_end_id] if ends else tokens)
         if self._in_turn and not self.guesses.follows(lane.label) and not lane.has_answered:
             self.guesses.begin_turn()
@@ -544,8 +550,7 @@ class Conversation:
         if self.is_closed:
             return
         self._abandon_draft()
-        if self._counted is not None:
-            self.finished.append(self._counted.told())
+        self._finish_counts()
         if self._in_turn:  # as after a chat request, whose answer is complete before its turn is over
             self.guesses.end_turn()
         self.is_closed = True
@@ -614,6 +619,7 @@ class Conversation:
         twin.ledger = None  # it would lack the past
         twin.needs_ground, twin.put_off = False, []
         twin.edit, twin.finished, twin.counts = None, [], copy(self.counts)
+        twin._live = Counts()  # noqa: SLF001 (of its own class)
         return twin
 
     def become(self, twin: Conversation) -> None:
@@ -740,6 +746,11 @@ class Conversation:
             self.edit.restart()
             self.finished.append(self.edit.counts.in_vain())
             self.edit = None
+
+    def _finish_counts(self) -> None:
+        """Nothing more is counted of the turn."""
+        self.finished.append((self._counted or self._live).told())
+        self._live = Counts()
 
     def _put_off(self, verb: str, stream: str | None) -> None:
         """What is drafted has not been said, and cannot be cut short; what is committed can, once it is released."""
@@ -1037,8 +1048,7 @@ class Conversation:
             item, _ = self._make(self._coming, EVERYTHING, now)
             self._coming = None
             assert [entry.token_ids for entry in item.entries] == [entry.token_ids for entry in step.entries]
-            if self._counted is not None:
-                self._counted.accepted += len(step.expected)
+            (self._counted or self._live).accepted += len(step.expected)
             return True
         if self.ahead.is_pending:
             self._miss_steps()
@@ -1046,10 +1056,9 @@ class Conversation:
 
     def _miss_steps(self) -> None:
         steps = self.ahead.miss()
-        if self._counted is not None:
-            tokens = sum(step.num_tokens for step in steps)
-            self._counted.computed += tokens
-            self._counted.wasted += tokens
+        tokens, counts = sum(step.num_tokens for step in steps), self._counted or self._live
+        counts.computed += tokens
+        counts.wasted += tokens
         self._forget_steps(steps)
 
     def _forget_steps(self, steps: Sequence[StepAhead]) -> None:
@@ -1293,7 +1302,7 @@ class Conversation:
 
     def _end_turn(self) -> None:
         reuse = None if self._counted is None else self._counted.told()
-        self.finished += [] if reuse is None else [reuse]
+        self._finish_counts()
         self._in_turn = self._is_edited = False
         self.guesses.end_turn()
         self.record.turn(self.turn, reuse)

@@ -30,9 +30,14 @@ their values are fixed words; no session, tenant or text ever becomes one.
     braid_committed_tokens_total      counter    how      of committed input: reused, with repaired ones · repaired
                                                           recomputed: after the commit
     braid_draft_tokens_total          counter    fate     drafted: said ahead of a commit · kept: in the answer
-                                                          accepted: verified several at once · wasted: computed for
+                                                          accepted: verified several at once, in live turns, too
+                                                          wasted: computed for
                                                           a turn and not part of it, or for one that was taken back
     braid_draft_seconds_total         counter             seconds of steps in which nobody waited: drafts, reading ahead
+    braid_drafter_seconds_total       counter             seconds of all steps of a small model that drafts
+    braid_drafter_tokens_total        counter             tokens and probes that it has computed
+    braid_drafter_kv_used_bytes       gauge               of its key-value pool, those that are owned
+    braid_drafter_kv_capacity_bytes   gauge               all of them
     braid_drafter_errors_total        counter    code     what went wrong with drafts of a small model
     braid_edit_fallbacks_total        counter             edits to be repaired or reused, and computed instead
     braid_edit_drift                  histogram           estimated drift of what was taken over behind edits
@@ -41,6 +46,7 @@ their values are fixed words; no session, tenant or text ever becomes one.
     braid_edit_check_answers_total    counter    answer   same · different: what these turns said, computed again
     braid_edit_check_estimate         histogram           their estimated drift
     braid_edit_check_drift            histogram           what it was
+    braid_edit_check_low_total        counter             of them, those whose drift was more than its estimate
     braid_edit_check_tokens_total     counter             tokens computed for that
     braid_tool_calls_total            counter    status   ok · error · timeout · cancelled
     braid_tool_call_seconds           histogram           from the call to its result
@@ -57,7 +63,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from braid.streams.events import Reuse
@@ -70,6 +76,7 @@ Evicted = Literal["session", "prefix"]
 ToolStatus = Literal["ok", "error", "timeout", "cancelled"]
 ConsumerOutcome = Literal["paused", "dropped"]
 
+_PARTS = ("forward", "overhead")
 _HOW = ("reused", "repaired", "recomputed")
 _FATES = ("drafted", "kept", "accepted", "wasted")
 _OUTCOMES = ("inside", "outside", "dropped")
@@ -127,12 +134,15 @@ class EngineMetrics(Collector):
 
     def __init__(self, kv_pages: int = 0, page_bytes: int = 0) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
+        self.drafter: EngineMetrics | None = None
+        """Those of the engine that drafts for this one, whose costs are told here, too."""
         self._page_bytes = page_bytes
         self._make_step_metrics()
         self._make_memory_metrics(kv_pages)
         self._make_latency_metrics()
         self._make_edit_metrics()
         self._make_trouble_metrics()
+        self.registry.register(_DrafterCosts(self))
 
     # ---- what happened
 
@@ -186,7 +196,7 @@ class EngineMetrics(Collector):
         self._first_answer_token.observe(seconds)
 
     def committed(self, reuse: Reuse) -> None:
-        """A turn that was committed is over, or one that might have been is taken back."""
+        """A turn is over, or one that might have been committed is taken back."""
         for how, counter in self._committed.items():
             counter.inc(getattr(reuse, how))
         for fate, counter in self._drafted.items():
@@ -211,6 +221,8 @@ class EngineMetrics(Collector):
         self._checks["inside" if is_inside else "outside"].inc()
         self._check_estimate.observe(estimate)
         self._check_drift.observe(drift)
+        if drift > estimate:
+            self._check_low.inc()
         if is_same is not None:
             self._check_answers["same" if is_same else "different"].inc()
 
@@ -302,7 +314,7 @@ class EngineMetrics(Collector):
             buckets=_STEP_BUCKETS,
             registry=self.registry,
         )
-        self._forward, self._overhead = seconds.labels("forward"), seconds.labels("overhead")
+        self._forward, self._overhead = (seconds.labels(part) for part in _PARTS)
         self._queue_tokens = self._gauge(
             "braid_queue_tokens", "Input tokens that have not entered a row yet."
         )
@@ -373,6 +385,9 @@ class EngineMetrics(Collector):
         self._check_drift = self._histogram(
             "braid_edit_check_drift", "Drift of turns that were computed again.", _DRIFT_BUCKETS
         )
+        self._check_low = self._counter(
+            "braid_edit_check_low", "Turns whose drift was more than its estimate."
+        )
         self._check_tokens = self._counter(
             "braid_edit_check_tokens", "Tokens computed again to see how good estimates are."
         )
@@ -401,3 +416,30 @@ class EngineMetrics(Collector):
 
     def _histogram(self, name: str, about: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, about, buckets=buckets, registry=self.registry)
+
+
+class _DrafterCosts(Collector):
+    """What a small model takes, from the figures of its own engine.
+
+    Args:
+        metrics: Of the engine that it drafts for.
+    """
+
+    def __init__(self, metrics: EngineMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """The costs so far; nothing without a small model."""
+        drafter = self._metrics.drafter
+        found = {} if drafter is None else drafter.snapshot()
+        seconds = sum(found.get(f'braid_step_seconds_sum{{part="{part}"}}', 0.0) for part in _PARTS)
+        yield CounterMetricFamily("braid_drafter_seconds", "Time of a drafting model's steps.", seconds)
+        tokens = found.get("braid_step_tokens_sum", 0.0)
+        yield CounterMetricFamily(
+            "braid_drafter_tokens", "Tokens that a drafting model has computed.", tokens
+        )
+        for name, about in (
+            ("kv_used_bytes", "Size of the owned pages of a drafting model's pool."),
+            ("kv_capacity_bytes", "Size of a drafting model's pool."),
+        ):
+            yield GaugeMetricFamily(f"braid_drafter_{name}", about, found.get(f"braid_{name}", 0.0))
