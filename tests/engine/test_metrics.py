@@ -19,8 +19,9 @@ from braid.streams.events import Reuse
 def busy_engine() -> EngineMetrics:
     """One of everything that can happen."""
     metrics = EngineMetrics(kv_pages=100, page_bytes=4096)
-    metrics.step(StepFigures(3, 4, 5, 6, 7, 8, 0.012, 0.001, queue_tokens=40, kv_used_pages=10))
-    metrics.step(StepFigures(1, 1, 1, 0, 0, 0, 0.010, 0.003, queue_tokens=39, kv_used_pages=11))
+    metrics.step(StepFigures(30, 4, 6, 7, 8, 0.012, 0.001, queue_tokens=40, kv_used_pages=10))
+    metrics.step(StepFigures(2, 1, 0, 0, 0, 0.010, 0.003, queue_tokens=39, kv_used_pages=11))
+    metrics.heard(4, 6)
     metrics.read_input(0.02, 1)
     metrics.first_token(0.3)
     metrics.first_answer_token(0.5)
@@ -34,6 +35,10 @@ def busy_engine() -> EngineMetrics:
         Reuse(reused=9, repaired=4, recomputed=2, drafted=8, kept=5, accepted=3, wasted=7, fallbacks=1)
     )
     metrics.committed(Reuse(drift=0.02))
+    metrics.checked(0.03, 0.02, True, None)
+    metrics.checked(0.01, 0.02, True, True)
+    metrics.drafter = EngineMetrics(kv_pages=10, page_bytes=100)
+    metrics.drafter.step(StepFigures(20, forward_seconds=0.5, overhead_seconds=0.25, kv_used_pages=3))
     metrics.tool_call("timeout", 30.0)
     metrics.error("cache.full")
     metrics.slow_consumer("paused")
@@ -87,6 +92,17 @@ def test_every_occasion_moves_its_figures() -> None:
         "braid_edit_fallbacks_total": 1,
         "braid_edit_drift_count": 1,
         "braid_edit_drift_sum": 0.02,
+        'braid_edit_checks_total{outcome="inside"}': 2,
+        'braid_edit_check_answers_total{answer="same"}': 1,
+        "braid_edit_check_estimate_count": 2,
+        "braid_edit_check_estimate_sum": 0.04,
+        "braid_edit_check_drift_count": 2,
+        "braid_edit_check_drift_sum": 0.04,
+        "braid_edit_check_low_total": 1,
+        "braid_drafter_seconds_total": 0.75,
+        "braid_drafter_tokens_total": 20,
+        "braid_drafter_kv_used_bytes": 300,
+        "braid_drafter_kv_capacity_bytes": 1000,
         'braid_tool_calls_total{status="timeout"}': 1,
         "braid_tool_call_seconds_count": 1,
         "braid_tool_call_seconds_sum": 30,
@@ -148,7 +164,7 @@ def test_reading_while_the_worker_writes_loses_nothing() -> None:
 
     def work() -> None:
         for _ in range(500):
-            metrics.step(StepFigures(rows=1, output_tokens=2))
+            metrics.heard(rows=1, said_tokens=2)
 
     workers = [threading.Thread(target=work) for _ in range(3)]
     for worker in workers:
@@ -166,7 +182,8 @@ def test_a_step_costs_microseconds() -> None:
     best = math.inf
     for _ in range(300):
         began = time.perf_counter()
-        metrics.step(StepFigures(3, 4, 5, 6, 7, 8, 0.012, 0.001, 40, 10))
+        metrics.step(StepFigures(30, 4, 6, 7, 8, 0.012, 0.001, 0.0, 40, 10))
+        metrics.heard(3, 5)
         metrics.read_input(0.02, 1)
         best = min(best, time.perf_counter() - began)
     assert best <= 40e-6

@@ -16,6 +16,7 @@ from typing import Any, Self
 from braid.engine.admission import EngineLimits
 from braid.engine.backend import ModelCard
 from braid.engine.loop import EngineLoop
+from braid.engine.metrics import EngineMetrics
 from braid.model.codec import TokenizerCodec
 from braid.server.app import build_app
 from braid.server.run import Server, listener_of
@@ -41,6 +42,7 @@ def null_engine(
     script: Mapping[str, Sequence[str]] | None = None,
     model: NullModel | None = None,
     limits: EngineLimits | None = None,
+    metrics: EngineMetrics | None = None,
     **backend: Any,
 ) -> Engine:
     """An engine without a network, which says what a script tells it, turn by turn.
@@ -49,10 +51,11 @@ def null_engine(
         script: By stream, what it says in each turn.
         model: Its tokenizer.
         limits: How much it takes on.
+        metrics: Where its figures go.
         backend: Further arguments of `NullBackend`.
     """
     null = NullBackend(model or null_model(), script=script, **backend)
-    return Engine.over(EngineLoop(null, limits=limits))
+    return Engine.over(EngineLoop(null, limits=limits, metrics=metrics))
 
 
 def test_settings(**settings: Any) -> ServerSettings:

@@ -49,6 +49,7 @@ from braid.engine.editing.splicing import Part, needs_of
 from braid.engine.editing.taken import Shape, Taken, shape_of
 from braid.engine.ground import Ground, Unanswered
 from braid.engine.guessing.ahead import BooksOnly, StepAhead, StepsAhead
+from braid.engine.guessing.guesses import MAX_TOKENS
 from braid.engine.guessing.session_guesses import Asked, SessionGuesses
 from braid.engine.lanes import InputLane, OutputLane, Waiting
 from braid.engine.policy import RowPlan
@@ -129,7 +130,7 @@ class Conversation:
         InputError: A trigger names a predicate that is not there.
     """
 
-    TIMED: ClassVar = frozenset({"write", "tell", "end", "flush", "snapshot"})
+    TIMED: ClassVar = frozenset({"write", "tell", "end", "flush", "snapshot", "commit"})
     """Verbs that are told the moment."""
 
     UNWRITTEN: ClassVar = frozenset({"snapshot", "rollback", "suggest"})
@@ -197,8 +198,8 @@ class Conversation:
         self._coming: NextRows | None = None
         self.edit: EditableTurn | None = None
         """The turn whose input may still change, until it is committed and released."""
-        self.finished: Reuse | None = None
-        """Of an editable turn that is over, until the metrics have it."""
+        self.finished: list[Reuse] = []
+        """Of turns that are over or were taken back, until the metrics have it."""
         self.counts: Counts | None = None
         """Of the editable turn that began last."""
         self.most_drafted = most_drafted
@@ -216,6 +217,8 @@ class Conversation:
         """Whether it is led through a draft, whose turn is over when it is committed."""
         self._is_edited = False
         """Whether the turn that is under way was committed by `commit`."""
+        self._live = Counts()
+        """Of a turn that is not an editable one: what guesses have brought, and cost."""
         self.guesses = SessionGuesses([lane.label for lane in self.stage.outputs], salt)
         self.ahead = StepsAhead()
         self._told: tuple[int, ...] = ()
@@ -450,11 +453,14 @@ class Conversation:
         texts: Mapping[str, str] | None = None,
         mode: Mode = "exact",
         messages: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        now: float = 0.0,
     ) -> None:
         """Say that the newest snapshot will not change any more, and let its answer be heard.
 
         Args:
             texts, mode, messages: A last snapshot, as for `snapshot`.
+            now: The moment, on the engine's clock, in seconds.
 
         Raises:
             EmptyInputError: There is no text.
@@ -464,7 +470,7 @@ class Conversation:
         before = self.edit
         texts = texts or {}
         if texts or messages is not None or self.edit is None:
-            self.snapshot(texts, mode, messages)
+            self.snapshot(texts, mode, messages, now=now)
         edit = self.edit
         assert edit is not None, "a snapshot makes one"
         if edit.is_committed:
@@ -476,7 +482,7 @@ class Conversation:
                 "the committed input is empty; send a snapshot with text to "
                 f"{' or '.join(self.topology.input_names) or 'an input stream'} first"
             )
-        edit.is_committed = True
+        edit.is_committed, edit.committed_at = True, now
 
     def rollback(self) -> None:
         """Take back all snapshots of this turn, as if none had been sent; harmless when there were none.
@@ -501,7 +507,10 @@ class Conversation:
         """
         (lane,) = self._outputs(stream)
         require_whole(text)
-        tokens = list(self.model.codec.encode(text)[0])
+        codec = self.model.codec
+        if len(text) > MAX_TOKENS:  # what guesses keep of it is within so many characters
+            text = text[: MAX_TOKENS * codec.longest_piece]
+        tokens = list(codec.encode(text)[0])
         self.guesses.add(lane.label, [*tokens, self.model.turn_end_id] if ends else tokens)
         if self._in_turn and not self.guesses.follows(lane.label) and not lane.has_answered:
             self.guesses.begin_turn()
@@ -540,8 +549,8 @@ class Conversation:
         """Close the session; everything that it holds is free at once. Harmless when repeated."""
         if self.is_closed:
             return
-        self._restart_draft()
-        self.edit = None
+        self._abandon_draft()
+        self._finish_counts()
         if self._in_turn:  # as after a chat request, whose answer is complete before its turn is over
             self.guesses.end_turn()
         self.is_closed = True
@@ -554,8 +563,7 @@ class Conversation:
     def fail(self, error: BraidError) -> None:
         """Close the session because of an error, which is told first."""
         if not self.is_closed:
-            self._restart_draft()  # or what is told now would be taken back with it
-            self.edit = None
+            self._abandon_draft()  # or what is told now would be taken back with it
             self.error = error
             self.record.error(error.code, str(error))
             self.close(error.code)
@@ -610,7 +618,8 @@ class Conversation:
         twin._coming = None  # noqa: SLF001 (of its own class)
         twin.ledger = None  # it would lack the past
         twin.needs_ground, twin.put_off = False, []
-        twin.edit = twin.finished = None
+        twin.edit, twin.finished, twin.counts = None, [], copy(self.counts)
+        twin._live = Counts()  # noqa: SLF001 (of its own class)
         return twin
 
     def become(self, twin: Conversation) -> None:
@@ -688,13 +697,12 @@ class Conversation:
         if edit is None or self.is_closed:
             return False
         if edit.is_withdrawn:
-            edit.restart()
-            self.edit = None
+            self._abandon_draft()
             return False
         if not edit.follow(now):
             return False
         self.released()
-        self._ended_at = now
+        self._ended_at = edit.committed_at
         return True
 
     def released(self) -> None:
@@ -732,6 +740,18 @@ class Conversation:
         if self.edit is not None:
             self.edit.restart()
 
+    def _abandon_draft(self) -> None:
+        """Take a draft back for good."""
+        if self.edit is not None:
+            self.edit.restart()
+            self.finished.append(self.edit.counts.in_vain())
+            self.edit = None
+
+    def _finish_counts(self) -> None:
+        """Nothing more is counted of the turn."""
+        self.finished.append((self._counted or self._live).told())
+        self._live = Counts()
+
     def _put_off(self, verb: str, stream: str | None) -> None:
         """What is drafted has not been said, and cannot be cut short; what is committed can, once it is released."""
         if self.edit is not None and self.edit.is_committed:
@@ -749,17 +769,22 @@ class Conversation:
     @property
     def t(self) -> int:
         """The next row."""
-        return self._public.t
+        return self._public.record.t
 
     @property
     def transcript(self) -> Transcript:
         """The canonical record so far."""
-        return self._public.transcript
+        return self._public.record.transcript
 
     @property
-    def _public(self) -> Record:
-        """The record without what is only drafted."""
-        return self.record if self.edit is None or self.edit.base is None else self.edit.base.record
+    def num_said(self) -> int:
+        """Tokens that its outputs have said so far."""
+        return sum(lane.num_said for lane in self._public.stage.outputs)
+
+    @property
+    def _public(self) -> Conversation:
+        """The books without what is only drafted."""
+        return self if self.edit is None or self.edit.base is None else self.edit.base
 
     @property
     def turn_is_over(self) -> bool:
@@ -1023,8 +1048,7 @@ class Conversation:
             item, _ = self._make(self._coming, EVERYTHING, now)
             self._coming = None
             assert [entry.token_ids for entry in item.entries] == [entry.token_ids for entry in step.entries]
-            if self._counted is not None:
-                self._counted.accepted += len(step.expected)
+            (self._counted or self._live).accepted += len(step.expected)
             return True
         if self.ahead.is_pending:
             self._miss_steps()
@@ -1032,10 +1056,9 @@ class Conversation:
 
     def _miss_steps(self) -> None:
         steps = self.ahead.miss()
-        if self._counted is not None:
-            tokens = sum(step.num_tokens for step in steps)
-            self._counted.computed += tokens
-            self._counted.wasted += tokens
+        tokens, counts = sum(step.num_tokens for step in steps), self._counted or self._live
+        counts.computed += tokens
+        counts.wasted += tokens
         self._forget_steps(steps)
 
     def _forget_steps(self, steps: Sequence[StepAhead]) -> None:
@@ -1083,6 +1106,7 @@ class Conversation:
                 lane.phase = "silent"
             else:
                 lane.phase, lane.pending, lane.must_speak = "speaking", (answer.token, False), False
+                lane.has_chosen = True
                 lane.odds = None if lane.spec.logprobs is None else _odds(answer, lane.spec.logprobs)
                 if lane.matcher is not None:
                     lane.matcher.consume(answer.token)
@@ -1091,14 +1115,15 @@ class Conversation:
             self.ground.answered(self.number, self.record.transcript, self._apply)
 
     def first_tokens(self, now: float) -> tuple[float | None, float | None]:
-        """Seconds from the end of input to the turn's first token and to its first answer token, where they came now.
+        """Seconds from the end of input to the turn's first token and to its first answer token, where they are new.
 
-        Measured on the tokens that the model chose; 0 for what it says before the input has ended.
+        Measured on the tokens that the model chose; 0 for what it says before the input has ended. What was drafted
+        comes when it is released.
         """
         first = answer = None
         since = 0.0 if self._ended_at is None else max(0.0, now - self._ended_at)
         for lane in self.stage.outputs:
-            if lane.pending is None or lane.pending[1]:
+            if not lane.has_chosen:
                 continue
             if self._said_at is None:
                 self._said_at, first = now, since
@@ -1276,7 +1301,8 @@ class Conversation:
         self.guesses.begin_turn()
 
     def _end_turn(self) -> None:
-        reuse = self.finished = None if self._counted is None else self._counted.told()
+        reuse = None if self._counted is None else self._counted.told()
+        self._finish_counts()
         self._in_turn = self._is_edited = False
         self.guesses.end_turn()
         self.record.turn(self.turn, reuse)

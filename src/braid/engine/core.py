@@ -53,7 +53,6 @@ class StepReport:
     num_items: int = 0
     num_tokens: int = 0
     """New tokens of the forward, probes included."""
-    num_rows: int = 0
     figures: StepFigures = field(default_factory=StepFigures)
     """Counts for the metrics, where there are any."""
     forward_s: float = 0.0
@@ -131,6 +130,8 @@ class EngineCore:
         self._is_computing = False
         self._put_off: list[Op] = []
         self._last_worked: dict[int, int] = {}
+        self._heard: dict[int, tuple[int, int]] = {}
+        """What the metrics know of each session: its rows, and the tokens that its outputs have said."""
         self.checks = Checks(
             backend, self._apply, share=check_share, seed=self.scheduler.policy.seed, metrics=metrics
         )
@@ -235,6 +236,7 @@ class EngineCore:
         self.conversations[conversation.number] = conversation
         self._next_number += 1
         self._last_worked[conversation.number] = self.num_steps
+        self._heard[conversation.number] = (conversation.t, conversation.num_said)
         return conversation
 
     def do(self, conversation: Conversation, verb: str, *arguments: Any, now: float = 0.0) -> Any:
@@ -285,6 +287,9 @@ class EngineCore:
 
     def _forget(self, conversation: Conversation) -> None:
         self._share_answers(conversation)
+        self._count_heard([conversation])
+        self._count_finished(conversation)
+        self._heard.pop(conversation.number, None)
         self.conversations.pop(conversation.number, None)
         self._last_worked.pop(conversation.number, None)
         self._deferred.discard(conversation.number)
@@ -360,6 +365,8 @@ class EngineCore:
             if batch:
                 self._compute(batch, report, now)
                 self._publish(conversations, publish)
+            with self.lock:
+                self._count_heard(conversations)
         report.seconds = time.perf_counter() - began
         if batch:
             self.last_step_s, self._last_step = report.seconds, (now, report.is_draft)
@@ -369,7 +376,7 @@ class EngineCore:
 
     def _measure(self, report: StepReport, metrics: EngineMetrics) -> None:
         figures, usage = report.figures, self.backend.usage()
-        figures.rows = report.num_rows
+        figures.tokens = report.num_tokens
         figures.forward_seconds = report.forward_s
         figures.overhead_seconds = report.seconds - report.forward_s
         figures.draft_seconds = report.seconds if report.is_draft else 0.0
@@ -377,6 +384,20 @@ class EngineCore:
         figures.kv_used_pages = usage.pages_used
         metrics.step(figures)
         metrics.prefixes(usage.prefix_lookups, usage.prefix_hits, usage.prefix_hit_tokens)
+
+    def _count_heard(self, conversations: Sequence[Conversation]) -> None:
+        """Count rows, and what was said in them, once they can be heard: those of a draft when it is released."""
+        for conversation in conversations:
+            known = self._heard.get(conversation.number)
+            if self.metrics is not None and known is not None:
+                now = self._heard[conversation.number] = (conversation.t, conversation.num_said)
+                self.metrics.heard(now[0] - known[0], now[1] - known[1])
+
+    def _count_finished(self, conversation: Conversation) -> None:
+        if self.metrics is not None:
+            for reuse in conversation.finished:
+                self.metrics.committed(reuse)
+        conversation.finished = []
 
     def _prepare(
         self, conversations: Sequence[Conversation], now: float, report: StepReport
@@ -400,11 +421,9 @@ class EngineCore:
             except Exception as error:  # noqa: BLE001 (of its own making, such as a predicate's: the others go on)
                 report.failures.append((conversation, as_braid_error(error)))
                 continue
-            if conversation.finished is not None:
+            if conversation.finished:
                 self.checks.turn_changes(conversation)
-                if self.metrics is not None:
-                    self.metrics.committed(conversation.finished)
-                conversation.finished = None
+                self._count_finished(conversation)
             self._share_answers(conversation)
             if demand is not None:
                 demands.append(demand)
@@ -507,7 +526,6 @@ class EngineCore:
         found_no_room: set[int] = set()
         for grant in grants:
             conversation = by_number[grant.session]
-            before = conversation.t
             try:
                 made = self._with_room(conversation, grant, now, left, batch, demanding)
             except PoolFullError as error:
@@ -533,10 +551,9 @@ class EngineCore:
             self._last_worked[conversation.number] = self.num_steps
             report.num_items += 1
             report.num_tokens += item.num_tokens
-            report.num_rows += conversation.t - before
             if self.metrics is not None:
                 _count(report.figures, conversation, item, len(read))
-                if read:
+                if read and conversation.edit is None:  # of a draft nobody waits for it
                     oldest = min(read, key=lambda waiting: (waiting.at, waiting.t))
                     self.metrics.read_input(now - oldest.at, conversation.t - oldest.t)
         return found_no_room
@@ -653,7 +670,7 @@ class EngineCore:
                 error = result.error
                 if error is None:
                     try:
-                        report.num_rows += self._advance(conversation, result, now + report.forward_s)
+                        self._advance(conversation, result, now + report.forward_s)
                         continue
                     except Exception as mistake:  # noqa: BLE001 (of ours: it must not harm the others)
                         error = mistake
@@ -675,9 +692,9 @@ class EngineCore:
                 self._put_off = []
                 self.checks.advance(result)
 
-    def _advance(self, conversation: Conversation, result: ItemResult, now: float) -> int:
-        """Give a session its answers, and enter the rows that were computed ahead; returns how many those were."""
-        answers, num_ahead, ledger = result.answers, 0, conversation.ledger
+    def _advance(self, conversation: Conversation, result: ItemResult, now: float) -> None:
+        """Give a session its answers, and enter the rows that were computed ahead."""
+        answers, ledger = result.answers, conversation.ledger
         while True:
             mark = conversation.record.mark()
             told, answers = answers[: conversation.num_asked], answers[conversation.num_asked :]
@@ -685,7 +702,7 @@ class EngineCore:
             conversation.keep_prefixes()
             if ledger is not None:
                 ledger.told(mark, told)
-            if self.metrics is not None and conversation.is_first_due and not conversation.is_drafting:
+            if self.metrics is not None and conversation.is_first_due and conversation.edit is None:
                 self._note_first_tokens(conversation, now, self.metrics)
             if ledger is not None:
                 ledger.begin_step(conversation.ahead.at)
@@ -695,8 +712,7 @@ class EngineCore:
             if ledger is not None:
                 ledger.end_step()
             if not is_ahead:
-                return num_ahead
-            num_ahead += 1
+                return
 
     @staticmethod
     def _note_first_tokens(conversation: Conversation, now: float, metrics: EngineMetrics) -> None:
@@ -746,7 +762,6 @@ def _count(figures: StepFigures, conversation: Conversation, item: Item, num_rea
     figures.input_tokens += num_read
     figures.probe_tokens += probes
     figures.prefill_tokens += template
-    figures.output_tokens += max(0, total - probes - template - num_read)
 
 
 def _urgency(demand: Demand, is_draft: bool) -> tuple[bool, int, int]:

@@ -168,6 +168,10 @@ class OutputLane:
     """In an adaptive wait: why the wait is over."""
     index: int = 0
     """Tokens drawn or forced in this turn."""
+    num_said: int = 0
+    """Tokens drawn or forced in all turns."""
+    has_chosen: bool = False
+    """Whether the model has chosen a token of it in this turn."""
     num_kept: int = 0
     """Tokens in the cache."""
     last_token: int = 0
@@ -205,6 +209,7 @@ class OutputLane:
             The text that it completes, and why the lane's turn is over with it (`end`, `stop`, `length`), or None.
         """
         self.index += 1
+        self.num_said += 1
         self.num_kept += 1
         self.last_token, self.last_t = token, t
         if self._counts_tokens:
@@ -255,7 +260,7 @@ class OutputLane:
         self.pending = None
         self.forced.clear()
         self.sureness.clear()
-        self.force_start = self.must_speak = False
+        self.force_start = self.must_speak = self.has_chosen = False
         self.ready_because = ""
         self.asked_after = 0
         self.index = 0

@@ -5,11 +5,13 @@ their values are fixed words; no session, tenant or text ever becomes one.
 
     name                              kind       labels   what
     braid_steps_total                 counter             forward passes
-    braid_rows_total                  counter             rows made, all sessions; rate(…[1m]) is rows a second
-    braid_tokens_total                counter    kind     input: read from outside · output: said by the model
+    braid_rows_total                  counter             rows that can be heard, all sessions, each once: those of a
+                                                          draft when it is released; rate(…[1m]) is rows a second
+    braid_tokens_total                counter    kind     input: read from outside, in drafts each time anew
+                                                          output: said by the model, each once, as rows
                                                           probe: silent streams asked · prefill: templates, history
                                                           recomputed: computed again after eviction or preemption
-    braid_step_tokens                 histogram           tokens and probes in one step, all sessions together
+    braid_step_tokens                 histogram           tokens and probes computed in one step, all sessions together
     braid_step_seconds                histogram  part     forward · overhead: the rest of the step
     braid_queue_tokens                gauge               input tokens that have not entered a row yet
     braid_sessions                    gauge      state    sessions by the state they are in
@@ -20,16 +22,22 @@ their values are fixed words; no session, tenant or text ever becomes one.
     braid_prefix_hit_tokens_total     counter             tokens that were found, and so not computed
     braid_evictions_total             counter    what     session: an idle one, rebuilt later · prefix: a cached one
     braid_preemptions_total           counter             sessions that lost their memory while they had work
-    braid_input_read_seconds          histogram           from an input token's arrival until the model has read it
+    braid_input_read_seconds          histogram           from an input token's arrival until the model has read it;
+                                                          what is read for a draft does not count
     braid_input_read_rows             histogram           the same in rows of its session; 1 is the very next row
-    braid_first_token_seconds         histogram           TTFT: from the end of input to the first token
+    braid_first_token_seconds         histogram           TTFT: from the end of input, or the commit, to the first token
     braid_first_answer_token_seconds  histogram           TTFAT: … to the first token of an answer
     braid_committed_tokens_total      counter    how      of committed input: reused, with repaired ones · repaired
                                                           recomputed: after the commit
     braid_draft_tokens_total          counter    fate     drafted: said ahead of a commit · kept: in the answer
-                                                          accepted: verified several at once · wasted: computed for
-                                                          a turn and not part of it
+                                                          accepted: verified several at once, in live turns, too
+                                                          wasted: computed for
+                                                          a turn and not part of it, or for one that was taken back
     braid_draft_seconds_total         counter             seconds of steps in which nobody waited: drafts, reading ahead
+    braid_drafter_seconds_total       counter             seconds of all steps of a small model that drafts
+    braid_drafter_tokens_total        counter             tokens and probes that it has computed
+    braid_drafter_kv_used_bytes       gauge               of its key-value pool, those that are owned
+    braid_drafter_kv_capacity_bytes   gauge               all of them
     braid_drafter_errors_total        counter    code     what went wrong with drafts of a small model
     braid_edit_fallbacks_total        counter             edits to be repaired or reused, and computed instead
     braid_edit_drift                  histogram           estimated drift of what was taken over behind edits
@@ -38,6 +46,7 @@ their values are fixed words; no session, tenant or text ever becomes one.
     braid_edit_check_answers_total    counter    answer   same · different: what these turns said, computed again
     braid_edit_check_estimate         histogram           their estimated drift
     braid_edit_check_drift            histogram           what it was
+    braid_edit_check_low_total        counter             of them, those whose drift was more than its estimate
     braid_edit_check_tokens_total     counter             tokens computed for that
     braid_tool_calls_total            counter    status   ok · error · timeout · cancelled
     braid_tool_call_seconds           histogram           from the call to its result
@@ -54,7 +63,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from braid.streams.events import Reuse
@@ -67,6 +76,7 @@ Evicted = Literal["session", "prefix"]
 ToolStatus = Literal["ok", "error", "timeout", "cancelled"]
 ConsumerOutcome = Literal["paused", "dropped"]
 
+_PARTS = ("forward", "overhead")
 _HOW = ("reused", "repaired", "recomputed")
 _FATES = ("drafted", "kept", "accepted", "wasted")
 _OUTCOMES = ("inside", "outside", "dropped")
@@ -85,9 +95,8 @@ class StepFigures:
     """What happened in one step.
 
     Args:
-        rows: Rows made, all sessions.
+        tokens: Tokens and probes computed, all sessions.
         input_tokens: Tokens read from outside.
-        output_tokens: Tokens said by the model.
         probe_tokens: Silent streams that were asked.
         prefill_tokens: Tokens of templates and history.
         recomputed_tokens: Tokens computed again, after an eviction or preemption.
@@ -98,9 +107,8 @@ class StepFigures:
         kv_used_pages: Pages of the pool that are owned, after the step.
     """
 
-    rows: int = 0
+    tokens: int = 0
     input_tokens: int = 0
-    output_tokens: int = 0
     probe_tokens: int = 0
     prefill_tokens: int = 0
     recomputed_tokens: int = 0
@@ -119,43 +127,49 @@ class EngineMetrics(Collector):
         page_bytes: Bytes of one page, keys and values of all layers.
 
     >>> metrics = EngineMetrics()
-    >>> metrics.step(StepFigures(rows=2, input_tokens=3, output_tokens=4))
+    >>> metrics.heard(rows=2, said_tokens=4)
     >>> metrics.snapshot()["braid_rows_total"], metrics.snapshot()['braid_tokens_total{kind="output"}']
     (2.0, 4.0)
     """
 
     def __init__(self, kv_pages: int = 0, page_bytes: int = 0) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
+        self.drafter: EngineMetrics | None = None
+        """Those of the engine that drafts for this one, whose costs are told here, too."""
         self._page_bytes = page_bytes
         self._make_step_metrics()
         self._make_memory_metrics(kv_pages)
         self._make_latency_metrics()
         self._make_edit_metrics()
         self._make_trouble_metrics()
+        self.registry.register(_DrafterCosts(self))
 
     # ---- what happened
 
     def step(self, figures: StepFigures) -> None:
         """A step has been made."""
         self._steps.inc()
-        if figures.rows:
-            self._rows.inc(figures.rows)
-        counts = (
-            figures.input_tokens,
-            figures.output_tokens,
-            figures.probe_tokens,
-            figures.prefill_tokens,
-            figures.recomputed_tokens,
-        )
-        for counter, count in zip(self._tokens, counts, strict=True):
+        for kind, count in (
+            ("input", figures.input_tokens),
+            ("probe", figures.probe_tokens),
+            ("prefill", figures.prefill_tokens),
+            ("recomputed", figures.recomputed_tokens),
+        ):
             if count:
-                counter.inc(count)
-        self._step_tokens.observe(sum(counts))
+                self._tokens[kind].inc(count)
+        self._step_tokens.observe(figures.tokens)
         self._forward.observe(figures.forward_seconds)
         self._overhead.observe(figures.overhead_seconds)
         if figures.draft_seconds:
             self._draft_seconds.inc(figures.draft_seconds)
         self.levels(figures.queue_tokens, figures.kv_used_pages)
+
+    def heard(self, rows: int, said_tokens: int) -> None:
+        """So many more rows can be heard, and so many tokens that outputs have said in them."""
+        if rows:
+            self._rows.inc(rows)
+        if said_tokens:
+            self._tokens["output"].inc(said_tokens)
 
     def levels(self, queue_tokens: int, kv_used_pages: int) -> None:
         """So many tokens wait and so many pages are owned; `step` says it too, call this when no step follows."""
@@ -182,7 +196,7 @@ class EngineMetrics(Collector):
         self._first_answer_token.observe(seconds)
 
     def committed(self, reuse: Reuse) -> None:
-        """A turn that was committed is over."""
+        """A turn is over, or one that might have been committed is taken back."""
         for how, counter in self._committed.items():
             counter.inc(getattr(reuse, how))
         for fate, counter in self._drafted.items():
@@ -207,6 +221,8 @@ class EngineMetrics(Collector):
         self._checks["inside" if is_inside else "outside"].inc()
         self._check_estimate.observe(estimate)
         self._check_drift.observe(drift)
+        if drift > estimate:
+            self._check_low.inc()
         if is_same is not None:
             self._check_answers["same" if is_same else "different"].inc()
 
@@ -288,10 +304,8 @@ class EngineMetrics(Collector):
 
     def _make_step_metrics(self) -> None:
         self._steps = self._counter("braid_steps", "Forward passes.")
-        self._rows = self._counter("braid_rows", "Rows made, all sessions.")
-        self._tokens = tuple(
-            self._counters("braid_tokens", "Tokens computed.", "kind", _TOKEN_KINDS).values()
-        )
+        self._rows = self._counter("braid_rows", "Rows that can be heard, all sessions.")
+        self._tokens = self._counters("braid_tokens", "Tokens by what they are.", "kind", _TOKEN_KINDS)
         self._step_tokens = self._histogram("braid_step_tokens", "Tokens in one step.", _TOKEN_BUCKETS)
         seconds = Histogram(
             "braid_step_seconds",
@@ -300,7 +314,7 @@ class EngineMetrics(Collector):
             buckets=_STEP_BUCKETS,
             registry=self.registry,
         )
-        self._forward, self._overhead = seconds.labels("forward"), seconds.labels("overhead")
+        self._forward, self._overhead = (seconds.labels(part) for part in _PARTS)
         self._queue_tokens = self._gauge(
             "braid_queue_tokens", "Input tokens that have not entered a row yet."
         )
@@ -371,6 +385,9 @@ class EngineMetrics(Collector):
         self._check_drift = self._histogram(
             "braid_edit_check_drift", "Drift of turns that were computed again.", _DRIFT_BUCKETS
         )
+        self._check_low = self._counter(
+            "braid_edit_check_low", "Turns whose drift was more than its estimate."
+        )
         self._check_tokens = self._counter(
             "braid_edit_check_tokens", "Tokens computed again to see how good estimates are."
         )
@@ -399,3 +416,30 @@ class EngineMetrics(Collector):
 
     def _histogram(self, name: str, about: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, about, buckets=buckets, registry=self.registry)
+
+
+class _DrafterCosts(Collector):
+    """What a small model takes, from the figures of its own engine.
+
+    Args:
+        metrics: Of the engine that it drafts for.
+    """
+
+    def __init__(self, metrics: EngineMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """The costs so far; nothing without a small model."""
+        drafter = self._metrics.drafter
+        found = {} if drafter is None else drafter.snapshot()
+        seconds = sum(found.get(f'braid_step_seconds_sum{{part="{part}"}}', 0.0) for part in _PARTS)
+        yield CounterMetricFamily("braid_drafter_seconds", "Time of a drafting model's steps.", seconds)
+        tokens = found.get("braid_step_tokens_sum", 0.0)
+        yield CounterMetricFamily(
+            "braid_drafter_tokens", "Tokens that a drafting model has computed.", tokens
+        )
+        for name, about in (
+            ("kv_used_bytes", "Size of the owned pages of a drafting model's pool."),
+            ("kv_capacity_bytes", "Size of a drafting model's pool."),
+        ):
+            yield GaugeMetricFamily(f"braid_drafter_{name}", about, found.get(f"braid_{name}", 0.0))

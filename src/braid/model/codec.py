@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from jinja2 import TemplateError
@@ -162,6 +163,11 @@ class TokenizerCodec:
             yield from (content, self.normalize(content), spelling)
             if token in self._swallows:
                 yield from (content + space for space in " \t\n\r")
+
+    @cached_property
+    def longest_piece(self) -> int:
+        """Characters that one token of the vocabulary stands for, at most."""
+        return max((len(piece) for piece in self.pieces()), default=1)
 
     def normalize(self, text: str) -> str:
         """Return the text as the vocabulary spells it."""

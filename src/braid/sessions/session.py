@@ -109,12 +109,14 @@ class Engine:
         if isinstance(drafter, str):
             drafter = load(drafter)
         if isinstance(drafter, Model):
-            drafter = self._drafter = Engine(drafter, policy=policy, limits=limits, metrics=False)
+            drafter = self._drafter = Engine(drafter, policy=policy, limits=limits)
         self.local = LocalBackend(model, kv_tokens=kv_tokens, prefix_share=prefix_share)
         """What computes."""
         usage = self.local.usage()
         page_bytes = usage.page_size * usage.bytes_per_token
         self.metrics = EngineMetrics(usage.pages_total, page_bytes) if metrics else None
+        if self.metrics is not None and drafter is not None:
+            self.metrics.drafter = drafter.metrics
         self.backend: SessionBackend = EngineLoop(
             self.local,
             policy=policy,

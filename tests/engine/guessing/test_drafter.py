@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import anyio
 import pytest
+from prometheus_client import generate_latest
 
 from braid.engine.backend import Draw, Item
 from braid.engine.core import EngineCore
@@ -18,6 +19,7 @@ from braid.engine.loop import EngineLoop
 from braid.engine.metrics import EngineMetrics
 from braid.engine.record import LedgerLine
 from braid.engine.scheduler import SchedulerPolicy
+from braid.model.chat import Chat
 from braid.sessions.session import Engine, Session
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import Topology
@@ -62,9 +64,10 @@ def is_told_all(large: Engine, session: Session, text: str) -> bool:
     loop: Any = large.backend
     twin = loop._drafter._twins.get(session._opened().number)
     draft = None if twin is None else twin.handle.look_at_draft()
-    if draft is None or not draft.is_complete or not {"user": text} == dict(draft.inputs) == twin.texts:
+    if draft is None or not draft.is_complete or dict(draft.inputs) != {"user": text}:
         return False
-    return twin.suggested.get("output", 0) == len(draft.texts["output"]) + 1
+    is_told = twin.told is not None and twin.told.texts == {"user": text}
+    return is_told and twin.suggested.get("output", 0) == len(draft.texts["output"]) + 1
 
 
 async def expected(topology: Topology, *texts: str) -> list[dict[str, str]]:
@@ -133,13 +136,43 @@ async def test_a_twin_knows_what_the_large_one_has_said() -> None:
     async with Pair(speak=_letter) as pair, pair.large.open(views(), seed=9, draft_after=0.0) as session:
         first = await session.commit("Say it.")
         await session.snapshot("Say more.")
-        loop: Any = pair.small.backend
+        await eventually(
+            lambda: histories(pair.small) == [[("user", "Say it."), ("assistant", first["output"])]]
+        )
 
-        def histories() -> list[list[tuple[str, str]]]:
-            conversations = [seat.conversation for seat in list(loop._seats.values())]
-            return [[(m.role, m.content) for m in c.stage.preamble.history] for c in conversations]
 
-        await eventually(lambda: histories() == [[("user", "Say it."), ("assistant", first["output"])]])
+def histories(engine: Engine) -> list[list[tuple[str, str]]]:
+    """What was said before the input, as the sessions of an engine know it."""
+    loop: Any = engine.backend
+    conversations = [seat.conversation for seat in list(loop._seats.values())]
+    return [[(m.role, m.content) for m in c.stage.preamble.history] for c in conversations]
+
+
+async def test_a_twin_is_told_the_messages_that_its_session_is_told() -> None:
+    """Those before the last one, too, whenever they change; what was taken back is not told any more."""
+    chat = Chat.of([user("What I was opened with."), *answered("What I said."), user("x")])
+    before = Chat(chat.history)
+    opened = [("user", "What I was opened with."), ("assistant", "What I said.")]
+    async with Pair() as pair, pair.large.open(views(), chat=before, draft_after=0.0) as session:
+        for first in ("Hello.", "Hello?"):
+            await session.snapshot(messages=[user(first), *answered("Hi."), user("Say it.")])
+            await eventually(lambda: histories(pair.small) == [[("user", first), ("assistant", "Hi.")]])  # noqa: B023
+            await eventually(lambda: suggested(pair.large, session, "Say it.") == 26)
+        await session.snapshot("Say more.")
+        await eventually(lambda: suggested(pair.large, session, "Say more.") == 26)
+        assert histories(pair.small) == [[("user", "Hello?"), ("assistant", "Hi.")]]
+        await session.rollback()
+        await session.snapshot("Say it.")
+        await eventually(lambda: histories(pair.small) == [opened])
+        await eventually(lambda: suggested(pair.large, session, "Say it.") == 26)
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def answered(text: str) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": text}]
 
 
 @pytest.mark.parametrize("name", [name for name in TOPOLOGIES if name != "native"])
@@ -203,6 +236,20 @@ async def test_what_goes_wrong_with_a_twin_is_counted_and_told_once(caplog: pyte
 def errors(large: Engine) -> float:
     assert large.metrics is not None
     return sum(n for name, n in large.metrics.snapshot().items() if name.startswith("braid_drafter_errors"))
+
+
+async def test_what_a_drafter_takes_is_told_with_the_figures_of_its_engine() -> None:
+    policy = SchedulerPolicy(draft_share=0.5)
+    async with engine(stock(), policy=policy) as large, large.open(plain(), draft_after=0.0) as session:
+        metrics = large.metrics
+        assert metrics is not None
+        assert metrics.snapshot()["braid_drafter_tokens_total"] == 0
+        await session.snapshot("Say it.")
+        await eventually(lambda: metrics.snapshot()["braid_drafter_tokens_total"] > len("Say it."))
+        figures = metrics.snapshot()
+        assert figures["braid_drafter_seconds_total"] > 0
+        assert figures["braid_drafter_kv_capacity_bytes"] >= figures["braid_drafter_kv_used_bytes"] > 0
+        assert b"braid_drafter_seconds_total" in generate_latest(metrics.registry), "as a server tells it"
 
 
 async def test_a_twin_has_the_budget_of_its_session() -> None:

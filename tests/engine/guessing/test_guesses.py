@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braid.engine.guessing.guesses import START, Guesses, SuffixAutomaton
+from braid.engine.guessing.guesses import MAX_TOKENS, START, USUAL_TOKENS, Guesses, SuffixAutomaton
 from braid.errors import InputError
 
 few_kinds = st.lists(st.integers(0, 2), max_size=14)
@@ -136,6 +136,31 @@ def test_the_oldest_drafts_are_forgotten_and_the_rest_found_as_if_they_had_never
         for token in said:
             place = automaton.step(place, token)
         assert automaton.follow(place) == naive_follow(kept, said)
+
+
+def test_a_session_keeps_few_tokens_but_for_drafts_that_are_longer() -> None:
+    """So that the drafts of many sessions fit into memory, and one long suggestion is not lost with the next draft."""
+    rng = random.Random(1)
+
+    def draft(length: int) -> list[int]:
+        return [rng.randrange(1_000) for _ in range(length)]
+
+    guesses = Guesses()
+    for _ in range(40):
+        guesses.add("output", draft(256))
+        assert guesses.num_tokens <= USUAL_TOKENS
+    long = draft(8_000)
+    guesses.add("output", long)
+    for _ in range(20):
+        guesses.add("output", draft(256))
+        assert guesses.num_tokens <= MAX_TOKENS
+    cursor = guesses.cursor("output")
+    for token in long[4_000:4_010]:
+        cursor.push(token)
+    assert cursor.guess() == long[4_010]
+    for _ in range(70):
+        guesses.add("output", draft(256))
+    assert guesses.num_tokens <= USUAL_TOKENS, "nor is it kept for ever"
 
 
 def test_of_a_draft_beyond_the_bound_its_beginning_is_kept() -> None:

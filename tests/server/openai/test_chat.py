@@ -16,6 +16,7 @@ from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
 from braid.engine.backend import Draw
+from braid.engine.metrics import EngineMetrics
 from braid.server.openai.replies import ChatChunk, ChatCompletion
 from tests.server.openai.talking import ASKED, client_of, serving, talking
 from tests.server.serving import Serving, null_engine, null_model, test_settings
@@ -90,16 +91,22 @@ def test_answers_to_the_same_key_are_guesses_where_server_and_request_allow_it(s
     settings = test_settings(
         tenant_guesses=True, keys=[{"key": f"{name}-key-1", "name": name} for name in ("alice", "bobby")]
     )
-    with Serving(null_engine(script={"output": [SAID]}), settings) as sharing:
+    metrics = EngineMetrics()
+    with Serving(null_engine(script={"output": [SAID]}, metrics=metrics), settings) as sharing:
 
-        def accepted(key: str, **body: Any) -> int:
+        def accepted(key: str, **body: Any) -> float:
+            before = metrics.snapshot()[ACCEPTED]
             answer = httpx.post(
                 f"{sharing.base_url}/v1/chat/completions",
                 json={"model": "null", "messages": ASKED, **body},
                 headers={"Authorization": f"Bearer {key}"},
             ).json()
             assert answer["choices"][0]["message"]["content"] == SAID
-            return answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"]
+            details = answer["usage"]["completion_tokens_details"]
+            assert details["accepted_prediction_tokens"] == details["rejected_prediction_tokens"] == 0, (
+                "it had none"
+            )
+            return metrics.snapshot()[ACCEPTED] - before
 
         assert accepted("alice-key-1") == accepted("alice-key-1", **wanted) == 0
         assert accepted("alice-key-1", **wanted) > len(SAID) / 2
@@ -107,6 +114,7 @@ def test_answers_to_the_same_key_are_guesses_where_server_and_request_allow_it(s
         assert accepted("bobby-key-1", **wanted) == 0
 
 
+ACCEPTED = 'braid_draft_tokens_total{fate="accepted"}'
 USAGE: dict[bool, dict[str, Any]] = {False: {}, True: {"stream_options": {"include_usage": True}}}
 
 

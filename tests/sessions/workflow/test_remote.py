@@ -61,12 +61,10 @@ class _Handler(BaseHTTPRequestHandler):
         words = [word + " " for word in body["messages"][-1]["content"].split()]
         lines = [": a comment", *(json.dumps({"choices": [{"delta": {"content": word}}]}) for word in words)]
         if not server.breaks_off:
-            usage = {"usage": {"total_tokens": 77}, "choices": []}
-            lines += [
-                json.dumps({"choices": [{"delta": {}, "finish_reason": "stop"}]}),
-                json.dumps(usage),
-                "[DONE]",
-            ]
+            lines.append(json.dumps({"choices": [{"delta": {}, "finish_reason": "stop"}]}))
+            if (body.get("stream_options") or {}).get("include_usage"):  # nobody is told unasked
+                lines.append(json.dumps({"usage": {"total_tokens": 77}, "choices": []}))
+            lines.append("[DONE]")
         try:
             for number, line in enumerate(server.lines or lines):
                 if server.waits is not None and number == len(lines) // 2:
@@ -115,6 +113,7 @@ async def test_a_stage_is_answered_by_an_endpoint(server: _Server) -> None:
                 {"role": "user", "content": "Say it"},
             ],
             "stream": True,
+            "stream_options": {"include_usage": True},
             "temperature": 0.5,
             "seed": 7,
             "top_p": 0.9,

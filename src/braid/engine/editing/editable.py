@@ -64,6 +64,18 @@ class Counts:
         """As clients hear of it."""
         return Reuse(**asdict(self))
 
+    def in_vain(self) -> Reuse:
+        """Of a turn that was taken back: nothing is read or kept of it."""
+        return Reuse(
+            mode=self.mode,
+            drafted=self.drafted,
+            accepted=self.accepted,
+            computed=self.computed,
+            wasted=self.wasted,
+            snapshots=self.snapshots,
+            fallbacks=self.fallbacks,
+        )
+
 
 @dataclass
 class EditableTurn:
@@ -90,6 +102,8 @@ class EditableTurn:
     prefilled: set[int] = field(default_factory=set[int])
     """Places of the preamble that were computed in this turn, and are held."""
     is_committed: bool = False
+    committed_at: float = 0.0
+    """When, on the engine's clock."""
     is_withdrawn: bool = False
     """Whether all of it is to be taken back."""
     is_outdated: bool = True

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from braid.engine.editing.history import spelled
 from braid.errors import BraidError, EngineBusyError, SessionClosedError
 from braid.model.chat import Chat
 from braid.streams.topology import Topology
@@ -56,17 +57,29 @@ class Served(Protocol):
         ...
 
 
+class Snapshot(NamedTuple):
+    """What a session's inputs hold.
+
+    Args:
+        texts: By stream.
+        messages: The whole conversation, if that is told, too; its last message is the first input's text.
+    """
+
+    texts: Mapping[str, str]
+    messages: Sequence[Mapping[str, Any]] | None = None
+
+
 class Wish(NamedTuple):
     """What a session would have drafted.
 
     Args:
         turn: Its turn, counted from 0.
-        texts: Of the newest snapshot; None once that is committed and released, or where there is none.
+        snapshot: The newest one; None once that is committed and released, or where there is none.
         is_over: Whether the turn is over, or was taken back.
     """
 
     turn: int
-    texts: Mapping[str, str] | None
+    snapshot: Snapshot | None
     is_over: bool
 
 
@@ -75,8 +88,13 @@ def _wish_of(conversation: Conversation) -> Wish | None:
     if conversation.is_closed:
         return None
     edit = conversation.edit
-    texts = None if edit is None or edit.is_withdrawn else dict(edit.texts)
-    return Wish(conversation.turn, texts, texts is None and conversation.turn_is_over)
+    snapshot = None
+    if edit is not None and not edit.is_withdrawn:
+        texts = dict(edit.texts)
+        snapshot = Snapshot(texts)
+        if edit.history is not None:
+            snapshot = Snapshot(texts, spelled(conversation, texts, edit.history)[1])
+    return Wish(conversation.turn, snapshot, snapshot is None and conversation.turn_is_over)
 
 
 @dataclass
@@ -85,7 +103,7 @@ class _Twin:
 
     handle: SessionHandle
     turn: int
-    texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    told: Snapshot | None = None
     """The snapshot that it was told last."""
     suggested: dict[str, int] = field(default_factory=dict[str, int])
     """Characters of its draft that were suggested, by output."""
@@ -168,14 +186,17 @@ class Drafter:
             self._dismiss(number)
             self._refused.discard(number)
             return
-        if twin is not None and (wish.is_over or wish.turn != twin.turn):
+        snapshot = wish.snapshot
+        # Messages hold for the rest of a turn; one without them is another one, begun after these were taken back.
+        is_anew = twin is not None and twin.told and twin.told.messages and snapshot and not snapshot.messages
+        if twin is not None and (wish.is_over or wish.turn != twin.turn or is_anew):
             self._dismiss(number)
             twin = None
-        if wish.texts and number not in self._refused:
+        if snapshot is not None and snapshot.texts and number not in self._refused:
             twin = twin or self._hire(conversation, wish.turn)
-            if wish.texts != twin.texts:
-                self._small.push(twin.handle.number, "snapshot", dict(wish.texts))
-                twin.texts, twin.suggested = wish.texts, {}
+            if snapshot != twin.told:
+                self._small.push(twin.handle.number, "snapshot", *_as_arguments(conversation, snapshot))
+                twin.told, twin.suggested = snapshot, {}
         if twin is not None:
             self._suggest(number, twin)
 
@@ -202,7 +223,7 @@ class Drafter:
         if look.is_closed:
             raise twin.handle.error or SessionClosedError("the twin is closed")
         draft = twin.handle.look_at_draft()
-        if draft is None or dict(draft.inputs) != dict(twin.texts):
+        if draft is None or twin.told is None or dict(draft.inputs) != dict(twin.told.texts):
             return
         for stream, text in draft.texts.items():
             if _is_worth_it(draft, text, twin.suggested.get(stream, 0)):
@@ -232,6 +253,15 @@ class Drafter:
             self._dismiss(number)
         except BraidError:  # it is gone, or will be with its engine
             return
+
+
+def _as_arguments(conversation: Conversation, snapshot: Snapshot) -> tuple[Any, ...]:
+    """How a twin is told a snapshot."""
+    if snapshot.messages is None:
+        return (dict(snapshot.texts),)
+    first = conversation.topology.input_names[0]
+    others = {stream: text for stream, text in snapshot.texts.items() if stream != first}
+    return others, "exact", snapshot.messages
 
 
 def _is_worth_it(draft: Draft, text: str, suggested: int) -> bool:

@@ -31,6 +31,11 @@ START: Place = (0, 0)
 """Where nothing has been read, or nothing of it is in a draft."""
 
 MAX_TOKENS = 16_384
+"""Of one draft, and of all that are kept of a lane."""
+
+USUAL_TOKENS = 2_048
+"""Of all that are kept of a lane whose drafts are ordinary ones; a token takes about half a kilobyte."""
+
 LEAST = 2
 
 _Said = tuple[int, "_Said"] | None
@@ -46,6 +51,8 @@ class SuffixAutomaton:
     Args:
         max_tokens: Of all drafts that are kept, above 0. Beyond it the oldest are forgotten, down to a half, so that
             what is built anew was paid for by as many tokens that came in; of a longer draft its beginning is kept.
+        usual_tokens: Of all drafts that are kept while none is longer than a half of it; else they are twice the
+            longest, and `max_tokens` at most. None for `max_tokens` in any case.
 
     Raises:
         InputError: `max_tokens` is not above 0.
@@ -59,10 +66,11 @@ class SuffixAutomaton:
     (2, 8)
     """
 
-    def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
+    def __init__(self, max_tokens: int = MAX_TOKENS, usual_tokens: int | None = None) -> None:
         if max_tokens < 1:
             raise InputError(f"max_tokens is {max_tokens}; it takes at least one to guess by")
         self.max_tokens = max_tokens
+        self.usual_tokens = max_tokens if usual_tokens is None else usual_tokens
         self.num_tokens = 0
         """Of the drafts that are kept."""
         self.longest = 0
@@ -89,10 +97,11 @@ class SuffixAutomaton:
         self.version += 1
         self._drafts.append(draft)
         self.num_tokens += len(draft)
-        if self.num_tokens <= self.max_tokens:
+        most = min(self.max_tokens, max(self.usual_tokens, 2 * self.longest, 2 * len(draft)))
+        if self.num_tokens <= most:
             self._build(draft)
             return
-        while len(self._drafts) > 1 and self.num_tokens > self.max_tokens // 2:
+        while len(self._drafts) > 1 and self.num_tokens > most // 2:
             self.num_tokens -= len(self._drafts.popleft())
         self._clear()
         for kept in self._drafts:
@@ -203,7 +212,7 @@ class Guesses:
     Args:
         least: Tokens that a run has at least, above 0, if it does not begin with the answer: shorter ones are too
             often chance.
-        max_tokens: Kept of each lane; see `SuffixAutomaton`.
+        max_tokens, usual_tokens: Kept of each lane; see `SuffixAutomaton`.
 
     Raises:
         InputError: A number is not above 0.
@@ -219,11 +228,13 @@ class Guesses:
     4
     """
 
-    def __init__(self, least: int = LEAST, max_tokens: int = MAX_TOKENS) -> None:
+    def __init__(
+        self, least: int = LEAST, max_tokens: int = MAX_TOKENS, usual_tokens: int = USUAL_TOKENS
+    ) -> None:
         if least < 1:
             raise InputError(f"least is {least}; a guess is made by at least one token")
         self.least = least
-        self._max_tokens = max_tokens
+        self._max_tokens, self._usual_tokens = max_tokens, usual_tokens
         self._lanes: dict[str, LaneDrafts] = {}
         SuffixAutomaton(max_tokens)  # refuses a wrong number at once
 
@@ -255,7 +266,9 @@ class Guesses:
         self._lanes.clear()
 
     def _lane(self, label: str) -> LaneDrafts:
-        return self._lanes.setdefault(label, LaneDrafts(SuffixAutomaton(self._max_tokens)))
+        return self._lanes.setdefault(
+            label, LaneDrafts(SuffixAutomaton(self._max_tokens, self._usual_tokens))
+        )
 
 
 class LaneDrafts:

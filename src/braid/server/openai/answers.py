@@ -195,7 +195,9 @@ async def answer(service: Service, plan: Plan, tell: Tell, number: int = 0) -> O
     reason = reader.reason(session)
     look = session.look()
     tokens = count_tokens(session.transcript, session.topology, look.num_cached)
-    return Outcome(reason, replace(tokens, accepted=look.num_accepted, rejected=look.num_rejected))
+    if plan.prediction:  # what answers to others of the key have brought is none of the request's
+        tokens = replace(tokens, accepted=look.num_accepted, rejected=look.num_rejected)
+    return Outcome(reason, tokens)
 
 
 def count_tokens(transcript: Transcript, topology: Topology, cached: int) -> Tokens:

@@ -88,8 +88,8 @@ class Workflow:
 
         Args:
             engine: What answers prompts that name no endpoint.
-            most_drafted: Tokens that an answer may have ahead of the commit, in each draft; with 0 prompts are only
-                read ahead.
+            most_drafted: Tokens that an answer on Braid may have ahead of the commit, in each draft; with 0 prompts are
+                only read ahead. An endpoint is asked for the whole answer.
             max_parallel: Stages that are computed ahead at the same time.
 
         Raises:

@@ -93,6 +93,7 @@ def _body(stage: Prompt, prompt: str) -> dict[str, Any]:
         "model": stage.endpoint.model,
         "messages": [*messages, {"role": "user", "content": prompt}],
         "stream": True,
+        "stream_options": {"include_usage": True},
         "temperature": 0.0 if sampling is None else sampling.temperature,
         "seed": stage.seed if sampling is None or sampling.seed is None else sampling.seed,
     }
