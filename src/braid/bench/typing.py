@@ -101,42 +101,55 @@ class _Replay:
         self._committed_at = 0
         """News before the commit."""
         self._held: list[Tensor] | None = None
+        self._num_idle = 0
+        """Steps without a forward since something happened."""
 
     def run(self) -> tuple[Turn, list[Tensor] | None]:
-        machine, way, num_idle = self._machine, self._way, 0
+        machine, way = self._machine, self._way
         while True:
-            if self._deliver():  # steps before it that had to wait say nothing of those behind it
-                num_idle = 0
+            self._deliver()
             if self._is_committed and way.is_over:
                 return self._turn(), self._held
             if way.has_work or self._is_committed:
                 self._look()
-                num_idle = 0 if way.step() else num_idle + 1
+                self._num_idle = 0 if way.step(self._commit_meanwhile) else self._num_idle + 1
                 self._look()
-                if num_idle <= _PATIENCE:
+                if self._num_idle <= _PATIENCE:
                     continue
                 if self._is_committed:
                     raise EngineError("a committed turn is not over, and nothing of it is computed any more")
-            num_idle = 0
+            self._num_idle = 0
             coming = self._coming[0][0] if self._coming else self._part.commit_at
             quiet_at = way.conversation.quiet_at(machine.now)
             machine.now = max(machine.now, coming if quiet_at is None else min(coming, quiet_at))
 
-    def _deliver(self) -> bool:
-        """What has come until now; returns whether the commit has just come."""
+    def _deliver(self) -> None:
+        """What has come until now."""
         machine, way = self._machine, self._way
         while self._coming and self._coming[0][0] <= machine.now:
             _, text = self._coming.popleft()
             if not self._coming:
                 self._edited_at = len(machine.forwards)
             way.hear(text)
-        if not self._coming and not self._is_committed and self._part.commit_at <= machine.now:
+        if self._is_due(machine.now):
             self._look()
-            self._committed_at = len(machine.news)
-            way.commit(self._part.text)
-            self._is_committed = True
-            return True
-        return False
+            self._commit()
+
+    def _is_due(self, now: float) -> bool:
+        """Whether the commit comes next, and has come by then."""
+        return not self._coming and not self._is_committed and self._part.commit_at <= now
+
+    def _commit(self) -> None:
+        self._committed_at = len(self._machine.news)
+        self._way.commit(self._part.text)
+        self._is_committed = True
+        self._num_idle = 0  # steps before it that had to wait say nothing of those behind it
+
+    def _commit_meanwhile(self, now: float) -> None:
+        """Commit in the middle of a forward that has just ended, if it came by then."""
+        if self._is_due(now):
+            self._machine.now = self._part.commit_at
+            self._commit()
 
     def _look(self) -> None:
         """Copy what the cache holds of the input, once it is final and read, and before the turn ends."""

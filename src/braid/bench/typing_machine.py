@@ -6,14 +6,15 @@
 
 The engine is stepped synchronously. Its clock goes on by the measured time of each step and verb, and jumps over what
 is idle, so that a trace costs what was computed for it, however long somebody thought. What comes during a forward
-takes effect after it, as it does in the real engine. One thing is not shown: in the real engine a verb that comes
-during a forward makes it forget what that forward has computed ahead.
+takes effect after it, but for a commit, which the engine hears at once: whoever replays is asked, at the end of a
+forward, what has come meanwhile. One thing is not shown: in the real engine any verb that comes during a forward makes
+it forget what that forward has computed ahead.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -57,6 +58,8 @@ class CountingBackend(LocalBackend):
         super().__init__(model, **settings)
         self.forwards: list[Forward] = []
         """By the clock of `time.perf_counter`."""
+        self.meanwhile: Callable[[float], None] | None = None
+        """Is called at the end of a forward, before its answers are told, with the time on that clock."""
 
     def step(self, items: Sequence[Item]) -> list[ItemResult]:
         """One forward for all items."""
@@ -73,7 +76,10 @@ class CountingBackend(LocalBackend):
                     prefill += len(entry.token_ids)
         began = time.perf_counter()
         results = super().step(items)
-        self.forwards.append(Forward(began, time.perf_counter(), prefill, decode, preamble))
+        ended = time.perf_counter()
+        self.forwards.append(Forward(began, ended, prefill, decode, preamble))
+        if self.meanwhile is not None:
+            self.meanwhile(ended)
         return results
 
     def held(self, session: int, span: str) -> list[Tensor]:
@@ -133,6 +139,7 @@ class Machine:
         began = time.perf_counter()
         self.core.do(conversation, verb, *arguments, now=self.now)
         self.now += time.perf_counter() - began
+        self._hear([conversation], self.now)
 
     def open(self, topology: Any, **settings: Any) -> Conversation:
         """Open a session, see `EngineCore.open`; it takes the time that it takes."""
@@ -141,8 +148,13 @@ class Machine:
         self.now += time.perf_counter() - began
         return conversation
 
-    def step(self, conversation: Conversation) -> bool:
+    def step(self, conversation: Conversation, meanwhile: Callable[[float], None] | None = None) -> bool:
         """Make the next rows of a session.
+
+        Args:
+            conversation: The session.
+            meanwhile: Is called at the end of the forward, before its answers are told, with this machine's time; what
+                it does may turn back the clock.
 
         Returns:
             Whether there was a forward.
@@ -153,9 +165,9 @@ class Machine:
         clock = _Clock(self.now, time.perf_counter())
 
         def hear(conversations: Sequence[Conversation]) -> None:
-            at = clock.at(time.perf_counter())
-            self.news += [(at, news) for each in conversations for news in each.take_news()]
+            self._hear(conversations, clock.at(time.perf_counter()))
 
+        self.backend.meanwhile = None if meanwhile is None else lambda real: meanwhile(clock.at(real))
         report = self.core.step([conversation], now=self.now, publish=hear)
         hear([conversation])
         self.now = clock.at(time.perf_counter())
@@ -167,6 +179,9 @@ class Machine:
         for _, error in report.failures:
             raise error
         return report.worked
+
+    def _hear(self, conversations: Sequence[Conversation], at: float) -> None:
+        self.news += [(at, news) for each in conversations for news in each.take_news()]
 
     def settle(self, conversation: Conversation, *, patience: int = 10_000) -> None:
         """Step until there is nothing to do.

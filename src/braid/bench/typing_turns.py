@@ -180,7 +180,7 @@ def turn_of(
         None if first is None else first - committed_at,
         None if first_answer is None else first_answer - committed_at,
         ended[0] - committed_at,
-        sum(committed_at < each.ended and each.began < until for each in forwards),
+        sum(committed_at < each.ended <= until for each in forwards),
         sum(each.prefill for each in forwards),
         sum(each.decode for each in forwards),
         sum(each.prefill for each in forwards[num_before_edit:]),

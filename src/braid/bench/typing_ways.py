@@ -16,7 +16,7 @@ All of them run on the same engine and sample alike, so that they differ in noth
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from braid.bench.typing_machine import Machine
@@ -80,9 +80,9 @@ class Way(ABC):
         """Whether the committed turn is answered."""
         return self.conversation.turn_is_over
 
-    def step(self) -> bool:
-        """Make the next rows; returns whether there was a forward."""
-        return self.machine.step(self.conversation)
+    def step(self, meanwhile: Callable[[float], None]) -> bool:
+        """Make the next rows; returns whether there was a forward. See `Machine.step`."""
+        return self.machine.step(self.conversation, meanwhile)
 
     def has_read(self, text: str) -> bool:
         """Whether the cache holds this text, all of it computed or taken over; False where nobody can tell."""
@@ -192,10 +192,10 @@ class _Requests(_Snapshots):
     def _is_due(self) -> bool:
         return self._newest != self._asked and bool(self._newest.strip())
 
-    def step(self) -> bool:
+    def step(self, meanwhile: Callable[[float], None]) -> bool:
         if not self.conversation.has_work and self._is_due:
             self._ask(self._newest)
-        return super().step()
+        return super().step(meanwhile)
 
     def remember(self, said: str, answered: str) -> None:
         super().remember(said, answered)

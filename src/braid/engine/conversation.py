@@ -685,7 +685,7 @@ class Conversation:
         return self.ground.is_whole and not self._preamble_is_stale
 
     def follow(self, now: float) -> bool:
-        """Bring an editable turn to its newest snapshot; between two forwards.
+        """Bring an editable turn to its newest snapshot; between two forwards, unless it `can_be_released`.
 
         Args:
             now: The moment, on the engine's clock.
@@ -704,6 +704,11 @@ class Conversation:
         self.released()
         self._ended_at = edit.committed_at
         return True
+
+    @property
+    def can_be_released(self) -> bool:
+        """Whether what was committed is drafted as it is, so that it can be heard in the middle of a forward, too."""
+        return self.edit is not None and self.edit.is_settled
 
     def released(self) -> None:
         """What was committed is released: the turn is as any other from now on."""

@@ -272,6 +272,9 @@ class EngineCore:
                 self.journal.did(
                     self.num_steps, conversation.number, verb, arguments, now, during=self._is_stepping
                 )
+            if verb == "commit" and conversation.can_be_released:
+                # Who has committed need not wait for the forward that is under way.
+                self._follow(conversation, now)
             if conversation.is_closed:
                 self._forget(conversation)
             return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from braid.checks.subject import RecordingCore
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.guessing.ahead import MOST_AHEAD
-from braid.engine.record import LedgerLine
+from braid.engine.record import LedgerLine, Row
 from braid.errors import ContextOverflowError, EditAfterConsumed, EmptyInputError, RegimeError
 from braid.streams.sampling import SamplingSpec
 from braid.streams.stream_spec import AdaptiveWait
@@ -142,6 +143,70 @@ def check_script(name: str, temperature: float, seed: int) -> None:
 @given(seed=st.integers(0, 10**9))
 def test_a_committed_turn_is_that_of_a_fresh_session(name: str, temperature: float, seed: int) -> None:
     check_script(name, temperature, seed)
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@settings(max_examples=examples(12), deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    pause=st.integers(0, 25),
+    last=st.sampled_from(["as it was", "once more", "changed"]),
+)
+def test_a_commit_in_the_middle_of_a_forward_changes_nothing(
+    name: str, seed: int, pause: int, last: str
+) -> None:
+    """Whether what was drafted can be heard at once, or has to be led to another text first."""
+    topology = TOPOLOGIES[name](float(seed % 2))
+    core = core_for(topology)
+    conversation = core.open(topology, seed=9)
+    texts = {name: edited(random.Random(seed), "What now") for name in topology.input_names}
+    core.do(conversation, "snapshot", texts)
+    for _ in range(pause):
+        step(core, conversation)
+    told = None if last == "as it was" else texts
+    if last == "changed":
+        texts[topology.input_names[0]] += "?"
+
+    def commit(_: Sequence[Conversation]) -> None:
+        if conversation.turn_is_over:
+            core.do(conversation, "commit", told)
+
+    core.step([conversation], publish=commit)
+    finish(core, conversation)
+    check_same(core, conversation, *fresh(topology, texts))
+
+
+def test_a_draft_is_heard_at_its_commit_whoever_is_computing() -> None:
+    """A person who has committed does not wait for a forward: not for that of the draft, and not for others'."""
+    core = core_for(plain())
+    conversation, other = (core.open(plain(), seed=9) for _ in range(2))
+    core.do(conversation, "snapshot", {"user": "So?"})
+    for _ in range(8):
+        step(core, conversation)
+    core.do(other, "tell", {"user": "And?"})
+    heard: list[int] = []
+
+    def commit(_: Sequence[Conversation]) -> None:
+        if not heard:
+            core.do(conversation, "commit")
+            heard.append(sum(isinstance(news, Row) for news in conversation.take_news()))
+
+    core.step([conversation, other], publish=commit)
+    assert heard[0] >= 5
+    assert not conversation.turn_is_over
+    lines = conversation.transcript.entries
+    finish(core, conversation)
+    assert conversation.transcript.entries[: len(lines)] == lines
+
+
+def test_what_was_drafted_of_an_older_text_is_not_heard_at_a_commit() -> None:
+    core = core_for(plain())
+    conversation = core.open(plain(), seed=9)
+    core.do(conversation, "snapshot", {"user": "So?"})
+    for _ in range(8):
+        step(core, conversation)
+    core.do(conversation, "commit", {"user": "No?"})
+    assert not any(isinstance(news, Row) for news in conversation.take_news())
 
 
 @pytest.mark.slow
@@ -341,9 +406,20 @@ def test_a_committed_turn_outlives_the_process(name: str, seed: int) -> None:
             core.step([conversation])
     hear()
     assert not any("snapshot" in line for line in lines)
-    core.do(conversation, "commit")
+    num_before = len(lines)
+
+    def commit(_: Sequence[Conversation]) -> None:
+        if conversation.turn_is_over:
+            core.do(conversation, "commit")
+
+    if rng.random() < 0.5:
+        core.step([conversation], publish=commit)
+    else:
+        commit([])
     hear()
-    assert lines[-1] == ["do", "commit", [{"user": "So it goes."}], 0.0]
+    assert lines[num_before] == ["do", "commit", [{"user": "So it goes."}], 0.0], (
+        "what was drafted comes behind it"
+    )
     for _ in range(rng.choice((0, 1, 2, 5, 40))):
         if not conversation.turn_is_over:
             core.step([conversation])

@@ -159,6 +159,12 @@ class EditableTurn:
         return any(step.drift is not None for step in self.steps)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether it is committed and the run is of that, all of it computed in its place."""
+        is_followed = self.base is not None and not self.is_outdated and not self.is_withdrawn
+        return self.is_committed and is_followed and not self.has_taken_over and not self.splicing.is_pending
+
+    @property
     def num_drafted(self) -> int:
         """Tokens that were drawn in this run."""
         return sum(len(step.said) for step in self.steps)
