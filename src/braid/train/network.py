@@ -74,12 +74,13 @@ class StreamNetwork(nn.Module):
         asked: Tensor,
         targets: Tensor,
         weights: Tensor,
+        total: float,
         num_items_in_batch: Tensor | float | None = None,
     ) -> dict[str, Tensor]:
         """The loss of a packed batch; see `packing.pack` for the arguments.
 
         Args:
-            num_items_in_batch: Sum of the weights of all batches that make up one step; None takes this batch's own.
+            num_items_in_batch: Sum of the totals of all batches that make up one step; None takes this batch's own.
 
         Returns:
             `loss`.
@@ -87,8 +88,8 @@ class StreamNetwork(nn.Module):
         logits = self.logits(ids, streams, rows, plan, asked)
         exact = logits.float() if logits.dtype.itemsize < 4 else logits
         losses = F.cross_entropy(exact, targets, reduction="none")
-        total = weights.sum() if num_items_in_batch is None else num_items_in_batch
-        return {"loss": (losses * weights).sum() / total}
+        divisor = total if num_items_in_batch is None else num_items_in_batch
+        return {"loss": (losses * weights).sum() / divisor}
 
     def logits(
         self, ids: Tensor, streams: Tensor, rows: Tensor, plan: dict[str, Any], asked: Tensor

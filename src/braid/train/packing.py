@@ -78,8 +78,9 @@ def pack(examples: Sequence[Queries], reading: Reading, *, order: Order = "inter
         order: Of the queries of an example.
 
     Returns:
-        What `StreamNetwork.forward` takes: `ids`, `streams`, `rows` `[S]`; `plan`; and of the queries that are asked,
-        `asked` `[n]` (where they are), `targets` and `weights` `[n]`.
+        What `StreamNetwork.forward` takes: `ids`, `streams`, `rows` `[S]`; `plan`; of the queries that are asked,
+        `asked` `[n]` (where they are), `targets` and `weights` `[n]`; and `total`, the weights of all of them and of
+        the probes that were left out.
     """
     joined = Queries.joined(examples)
     documents = np.repeat(np.arange(len(examples)), [len(each) for each in examples])
@@ -94,6 +95,7 @@ def pack(examples: Sequence[Queries], reading: Reading, *, order: Order = "inter
         "asked": torch.from_numpy(asked),
         "targets": torch.from_numpy(queries.targets[asked]),
         "weights": torch.from_numpy(queries.weights[asked]),
+        "total": queries.total,
     }
 
 
