@@ -19,6 +19,9 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import braid
+from braid.data.builders.solve import solve_score
+from braid.data.scores import score_to_json
+from braid.data.stories import series
 from braid.errors import DataError, DivergedError, RecipeError, TrainingError
 from braid.streams.topology import Topology
 from braid.train import trainer
@@ -312,6 +315,38 @@ def test_another_recipe_is_refused(run: Path, tmp_path: Path) -> None:
     for changes in ({"seed": 4}, {"stages": turns_then_streams(optimizer="adamw")}):
         with pytest.raises(TrainingError, match=f"another recipe \\({next(iter(changes))}\\)"):
             train(read_recipe(tmp_path, **{"stages": STAGES, **changes}), run)
+
+
+def test_another_number_of_processes_is_refused(recipe: Recipe, run: Path) -> None:
+    """It would skip examples, or take some twice."""
+    path = run / FIRST / "recipe.json"
+    told = json.loads(path.read_text())
+    assert told["processes"] == 1
+    path.write_text(json.dumps({**told, "processes": 2}))
+    with pytest.raises(TrainingError, match=r"another number of processes \(2, now 1\); go on with as many"):
+        train(recipe, run)
+
+
+@pytest.mark.parametrize("edited", ["all.scores.jsonl", "own.scores.jsonl", "folder/tokenizer.json"])
+def test_a_file_that_was_edited_is_refused(edited: str, whole: Path, tmp_path: Path) -> None:
+    for seed, name in enumerate(("all", "own")):
+        scores = [solve_score(story, story.text[:9]) for story in series(seed, 4)]
+        lines = [json.dumps(score_to_json(score)) + "\n" for score in scores]
+        (tmp_path / f"{name}.scores.jsonl").write_text("".join(lines))
+    (tmp_path / "folder").mkdir()
+    shutil.copy(whole / "tokenizer.json", tmp_path / "folder")
+    stages = [{"steps": 1, "batch": 1}, {"steps": 1, "batch": 1, "examples": [{"file": "own.scores.jsonl"}]}]
+    recipe = read_recipe(
+        tmp_path, examples=[{"file": "all.scores.jsonl"}], tokenizer={"file": "folder"}, stages=stages
+    )
+    train(recipe, tmp_path / "run")
+    train(recipe, tmp_path / "run")
+    file = tmp_path / edited
+    file.write_text(file.read_text().rstrip() + "\n\n")
+    name = edited.removesuffix("/tokenizer.json")
+    where = "2-streams" if name.startswith("own") else "1-streams"
+    with pytest.raises(TrainingError, match=f"{where} was begun with another {name}; bring back"):
+        train(recipe, tmp_path / "run")
 
 
 def test_a_folder_is_for_one_run_at_a_time(recipe: Recipe, run: Path) -> None:

@@ -331,6 +331,14 @@ class Recipe(_RecipeModel):
         return self.folder / path
 
     @property
+    def tokenizer_file(self) -> Path | None:
+        """Where the `tokenizer.json` is that the recipe names; None if it names none, or a stock model has its own."""
+        if self.tokenizer.file is None or self.network.base is not None:
+            return None
+        path = self.at(self.tokenizer.file)
+        return path / "tokenizer.json" if path.is_dir() else path
+
+    @property
     def base(self) -> str:
         """The stock network: a folder or file beside the recipe, or else what `braid.load` takes."""
         assert self.network.base is not None

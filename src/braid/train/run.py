@@ -11,7 +11,7 @@ The baseline of a recipe is run in the same folder: stages that are the same for
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 from transformers import TrainingArguments, set_seed
 
 from braid._version import __version__
+from braid.data.files import sha256_of
 from braid.data.tokens import DataTokenizer
 from braid.errors import RecipeError, TrainingError
 from braid.streams.whole_file import whole_file
@@ -276,10 +277,12 @@ def _shared_tokenizer(recipe: Recipe, out: Path) -> tuple[DataTokenizer, Any]:
 
 def _remember(recipe: Recipe, folder: StageFolder) -> None:
     """Write down what a stage was asked for, and refuse to go on with another wish."""
+    stages = recipe.stages[: folder.number]
     told = {
         **recipe.model_dump(mode="json", exclude=_NOT_ASKED),
-        "stages": [stage.model_dump(mode="json") for stage in recipe.stages[: folder.number]],
+        "stages": [stage.model_dump(mode="json") for stage in stages],
     }
+    processes, hashes = num_processes(), _hashes(recipe, stages)
     path = folder.path / "recipe.json"
     if path.is_file():
         try:
@@ -292,7 +295,29 @@ def _remember(recipe: Recipe, folder: StageFolder) -> None:
                 f"{folder.path} was begun with another recipe ({', '.join(changed)}); train into another folder, or "
                 "remove this one"
             )
+        if before.get("processes") != processes:
+            raise TrainingError(
+                f"{folder.path} was begun with another number of processes ({before.get('processes')}, now "
+                f"{processes}); go on with as many, or train into another folder"
+            )
+        known = cast("dict[str, str]", before.get("sha256", {}))
+        edited = [name for name in hashes if known.get(name) != hashes[name]]
+        if edited:
+            raise TrainingError(
+                f"{folder.path} was begun with another {', '.join(edited)}; bring back what it was, or train into "
+                "another folder"
+            )
     elif is_first_process():
         folder.path.mkdir(parents=True, exist_ok=True)
+        whole = {"braid": __version__, **told, "processes": processes, "sha256": hashes}
         with whole_file(path) as file:
-            file.write((json.dumps({"braid": __version__, **told}, indent=2) + "\n").encode())
+            file.write((json.dumps(whole, indent=2) + "\n").encode())
+
+
+def _hashes(recipe: Recipe, stages: Sequence[Stage]) -> dict[str, str]:
+    """Of the files that the recipe and its stages so far name, by these names."""
+    sources = [*recipe.examples, *(source for stage in stages for source in stage.examples)]
+    files = {str(source.file): recipe.at(source.file) for source in sources if source.file is not None}
+    if recipe.tokenizer_file is not None:
+        files[str(recipe.tokenizer.file)] = recipe.tokenizer_file
+    return {name: sha256_of(path) for name, path in files.items()}
