@@ -155,12 +155,16 @@ def _hidden_by_patterns(
     reading: Reading, members: Ints, streams: Ints, rows: Ints, queries: Ints, keys: Ints
 ) -> Bools | None:
     """What patterns hide, `[documents, queries, keys]`; None where all is dense."""
-    hidden: Bools | None = None
-    for reader, read, pattern in reading.patterns:
-        if reader not in members:
-            continue
-        distance = rows[queries][:, :, None] - rows[keys][:, None, :]
-        is_pair = (streams[queries] == reader)[:, :, None] & (streams[keys] == read)[:, None, :]
-        concealed = is_pair & ~np.vectorize(pattern.allows)(distance)
-        hidden = concealed if hidden is None else hidden | concealed
+    patterns = [each for each in reading.patterns if each[0] in members]
+    if not patterns:
+        return None
+    farthest = int(rows.max())
+    hidden = np.zeros((*queries.shape, keys.shape[1]), bool)
+    for reader, read, pattern in patterns:
+        # By distance from `-farthest` on; a key of a later row is hidden by the staircase, too.
+        conceals = np.array([not pattern.allows(distance) for distance in range(-farthest, farthest + 1)])
+        for document, (own, others) in enumerate(zip(queries, keys, strict=True)):
+            distance = rows[own][:, None] - rows[others][None]
+            is_pair = (streams[own] == reader)[:, None] & (streams[others] == read)[None]
+            hidden[document] |= is_pair & conceals[distance + farthest]
     return hidden
