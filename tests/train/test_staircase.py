@@ -145,6 +145,24 @@ def _gradients(topology: Topology, batch: dict[str, Any]) -> torch.Tensor:
     return torch.cat([each.grad.flatten() for each in made.parameters() if each.grad is not None])
 
 
+def test_layers_share_a_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three layers of two kinds make two masks for each reader."""
+    topology = _topology("patterns")
+    batch = pack(_queries(topology), Reading.of(topology))
+    made, mask = 0, staircase._mask
+
+    def counted(*given: Any) -> torch.Tensor:
+        nonlocal made
+        made += 1
+        return mask(*given)
+
+    monkeypatch.setattr(staircase, "_mask", counted)
+    for forward in (1, 2):
+        _gradients(topology, batch)
+        assert made == forward * 2 * len(batch["plan"]["readers"])
+    assert "masks" not in batch["plan"], "nothing is left when a forward is done"
+
+
 def test_a_pattern_is_asked_once_a_distance() -> None:
     """And not once for each pair of a query and a key."""
     topology = _topology("dense")

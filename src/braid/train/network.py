@@ -108,7 +108,7 @@ class StreamNetwork(nn.Module):
             position_ids=rows[None],
             attention_mask=self._no_mask,
             use_cache=False,
-            plan=plan,
+            plan={**plan, "masks": {}},  # which its layers share
             logits_to_keep=asked,
             output_hidden_states=self.silence is not None,
         )

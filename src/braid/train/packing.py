@@ -3,7 +3,8 @@
 The queries of a batch lie one after another, without padding, so that all that is not attention is computed once a
 query. Attention is planned by *readers*: streams that read the same streams. Kept tokens that one reader may read are
 sorted by row and stream; then each of its queries reads a prefix of them, and itself. So a plan is, for every reader, a
-padded list of queries, one of keys, and how many keys each query reads: a staircase, and no mask of queries by queries.
+padded list of queries, one of keys, and how many keys each query reads: a staircase. No mask of the batch's queries by
+the batch's queries is made, but one of each example's own.
 
     reader {user}            u u u u u                 keys: u u u u u
     reader {user, thought}   t t, probes p p p         keys: u u t u u t u
