@@ -300,6 +300,14 @@ def test_an_example_that_cannot_be_is_told_in_plain_words(workers: int, tmp_path
     assert str(refusal.value).endswith("it has user, thought, output")
 
 
+def test_a_step_in_which_nothing_counts_is_told(tmp_path: Path) -> None:
+    """Its loss would be 0 divided by 0, and no lower learning rate would help."""
+    stages = [{"steps": 2, "batch": 2, "warmup": 1, "weights": {"thought": 0, "output": 0}}]
+    recipe = read_recipe(tmp_path, topology="stories", stages=stages)
+    with pytest.raises(DataError, match=r"no answer of step 1 counts, .*; raise the stage's weights"):
+        train(recipe, tmp_path / "run")
+
+
 def test_a_malformed_file_is_told_before_anything_is_trained(tmp_path: Path, whole: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"id": "x"}\n')
     tokenizer = {"file": str(whole / "tokenizer.json")}

@@ -156,6 +156,11 @@ class StreamTrainer(Trainer):
         if self.args.world_size > 1:
             gathered: Any = self.accelerator.gather(total)
             total = gathered.sum()
+        if not bool(total):
+            raise DataError(
+                f"no answer of step {self.state.global_step + 1} counts, all that its examples ask has the weight 0; "
+                "raise the stage's weights, or take a larger batch"
+            )
         return total
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
