@@ -26,6 +26,7 @@ from braid.errors import DataError, DivergedError, RecipeError, TrainingError
 from braid.streams.topology import Topology
 from braid.train import trainer
 from braid.train.build import read_tokenizer
+from braid.train.estimate import estimate
 from braid.train.network import StreamNetwork
 from braid.train.optimisers import Joined
 from braid.train.recipe import Recipe
@@ -298,6 +299,25 @@ def test_an_example_that_cannot_be_is_told_in_plain_words(workers: int, tmp_path
         train(recipe, tmp_path / "run")
     assert str(refusal.value).startswith("example audit-")
     assert str(refusal.value).endswith("it has user, thought, output")
+
+
+@pytest.mark.parametrize("form", ["turns", "streams"])
+def test_an_example_that_has_more_rows_than_the_network_positions_is_told(form: str, tmp_path: Path) -> None:
+    def recipe(positions: int) -> Recipe:
+        settings = {**tiny_dict()["network"]["settings"], "max_position_embeddings": positions}
+        stages = [{"form": form, "steps": 1, "batch": 2}]
+        return read_recipe(tmp_path, network={"settings": settings}, stages=stages)
+
+    tokenizer, _ = read_tokenizer(recipe(1), None)
+    examples = examples_of(recipe(1), recipe(1).stages[0], tokenizer)
+    longest = max((examples.table(0), examples.table(1)), key=lambda table: table.num_rows)
+    few = recipe(longest.num_rows - 1)
+    told = rf"example {longest.id} has {longest.num_rows} rows .* {longest.num_rows - 1} positions; raise .*most_steps"
+    with pytest.raises(DataError, match=told):
+        train(few, tmp_path / "few")
+    with pytest.raises(DataError, match=told):
+        estimate(few)
+    train(recipe(longest.num_rows), tmp_path / "enough")
 
 
 def test_a_step_in_which_nothing_counts_is_told(tmp_path: Path) -> None:

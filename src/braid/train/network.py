@@ -61,6 +61,12 @@ class StreamNetwork(nn.Module):
         return next(self.parameters()).dtype
 
     @property
+    def max_positions(self) -> int:
+        """Rows that an example may have."""
+        config = self.config.get_text_config(decoder=True)
+        return int(getattr(config, "max_position_embeddings", None) or 1 << 30)
+
+    @property
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """What only streams have, by name."""
         return {name: each for name, each in self.named_parameters() if not name.startswith("hf.")}

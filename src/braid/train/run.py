@@ -128,7 +128,13 @@ def train(recipe: Recipe, out: str | Path, *, on_progress: Progress | None = Non
 
 
 def examples_of(
-    recipe: Recipe, stage: Stage, tokenizer: DataTokenizer, *, start: int = 0, count: int | None = None
+    recipe: Recipe,
+    stage: Stage,
+    tokenizer: DataTokenizer,
+    *,
+    start: int = 0,
+    count: int | None = None,
+    max_positions: int | None = None,
 ) -> Examples:
     """The examples of a stage.
 
@@ -137,13 +143,16 @@ def examples_of(
         tokenizer: Of the model.
         start: Place of the first one.
         count: How many; what all processes together use if None.
+        max_positions: Of the network, which longer ones are refused for; None refuses none.
     """
     streams = dict(stage.weights) if stage.form == "streams" else None
     if stage.examples:
         recipe = recipe.model_copy(update={"examples": stage.examples})
     weighing = Weighing(stage.silence, stage.probe_share, streams)
     count = stage.num_examples * num_processes() if count is None else count
-    return Examples(recipe, tokenizer, stage.form, weighing, start=start, count=count)
+    return Examples(
+        recipe, tokenizer, stage.form, weighing, start=start, count=count, max_positions=max_positions
+    )
 
 
 def _check_own_examples(recipe: Recipe, out: Path, tokenizer: DataTokenizer) -> None:
@@ -188,7 +197,7 @@ def _run_stage(
         network,
         arguments,
         stage,
-        examples_of(recipe, stage, tokenizer, start=start),
+        examples_of(recipe, stage, tokenizer, start=start, max_positions=network.max_positions),
         reading_of(recipe.topology, stage.form),
         stock,
         recipe.topology,
