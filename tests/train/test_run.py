@@ -10,13 +10,14 @@ import shutil
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from filelock import FileLock
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 import braid
 from braid.data.builders.solve import solve_score
@@ -413,6 +414,40 @@ def test_a_checkpoint_that_is_damaged_is_told(recipe: Recipe, run: Path, whole: 
 def test_what_cannot_be_built_is_told(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=message):
         train(read_recipe(tmp_path, **changes), tmp_path / "run")
+
+
+class _Tracker(TrainerCallback):
+    told: ClassVar[list[dict[str, float]]] = []
+
+    def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
+        self.told.append(dict(logs))
+
+
+def test_a_tracker_is_told_the_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(INTEGRATION_TO_CALLBACK, "mine", _Tracker)
+    monkeypatch.setattr(_Tracker, "told", [])
+    stages = [{"steps": 3, "batch": 1, "warmup": 1}]
+    train(read_recipe(tmp_path, trackers=["mine"], stages=stages), tmp_path / "run")
+    log = [
+        json.loads(line) for line in (tmp_path / "run" / "1-streams" / "log.jsonl").read_text().splitlines()
+    ]
+    losses = [line["loss"] for line in log if "loss" in line]
+    assert len(losses) == 3
+    assert [line["loss"] for line in _Tracker.told if "loss" in line] == losses
+
+
+@pytest.mark.parametrize("error", [ImportError, ValueError, RuntimeError])
+def test_trackers_are_blamed_only_where_there_are_any(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error("it is not there")
+
+    monkeypatch.setattr("braid.train.run.StreamTrainer", fail)
+    with pytest.raises(RecipeError, match="trackers: it is not there"):
+        train(read_recipe(tmp_path, trackers=["mine"]), tmp_path / "run")
+    with pytest.raises(error, match=r"^it is not there$"):
+        train(read_recipe(tmp_path), tmp_path / "run")
 
 
 # ---- what it leaves

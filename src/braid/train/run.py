@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from filelock import FileLock, Timeout
-from transformers import TrainingArguments, set_seed
+from transformers import set_seed
 
 from braid._version import __version__
 from braid.data.files import sha256_of
@@ -194,6 +194,7 @@ def _run_stage(
         load_weights(begin, network)
     log = _Log(folder, steps, on_progress)
     trainer = _trainer(
+        recipe,
         network,
         arguments,
         stage,
@@ -215,10 +216,12 @@ def _run_stage(
     wait_for_all()
 
 
-def _trainer(network: Any, arguments: TrainingArguments, *rest: Any) -> StreamTrainer:
+def _trainer(recipe: Recipe, *given: Any) -> StreamTrainer:
     try:
-        return StreamTrainer(network, arguments, *rest)
+        return StreamTrainer(*given)
     except (ImportError, ValueError, RuntimeError) as error:
+        if not recipe.trackers:
+            raise
         raise RecipeError(f"trackers: {error}") from error
 
 
