@@ -3,9 +3,9 @@
     python recipes/reproduce.py                        # hours; goes on where it was stopped
     python recipes/reproduce.py --skip-training --n 400
 
-    recipe ──▶ OUT/3-streams/model, OUT/3-turns/model ──▶ OUT/eval-solve.json, OUT/eval-audit.json
-                                                                        │ beside
-                                    bench/results/eval-solve-braid-stories.json, …-audit-…
+    recipe ──▶ model of the last stage, and of its baseline ──▶ OUT/eval-solve.json, OUT/eval-audit.json
+                                                                              │ beside
+                                          bench/results/eval-solve-braid-stories.json, …-audit-…
 
 A run on another machine rounds otherwise, and so ends with other weights. A figure counts as reproduced unless it is
 surely worse than the shipped one by more than a margin: 2 points of a share, 1 row of a mean. Surely means that the

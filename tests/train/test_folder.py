@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import braid
@@ -90,6 +91,27 @@ def test_an_adapted_model_loads_and_goes_on(recipe: Recipe, run: Path, tmp_path:
     shutil.rmtree(tmp_path / "run" / "2-streams" / "model")
     shutil.rmtree(tmp_path / "run" / "2-streams" / "checkpoint-5")
     assert are_equal(train(recipe, tmp_path / "run"), run / "2-streams" / "model"), "dropout goes on, too"
+
+
+def test_adapters_take_turns_after_streams(recipe: Recipe, tmp_path: Path) -> None:
+    """The adapters go on; what only streams have is left behind."""
+    shutil.copytree(recipe.folder / "base", tmp_path / "base")
+    common = {"batch": 1, "warmup": 0}
+    stages = [{"steps": 1, **common}, {"form": "turns", "steps": 1, "learning_rate": 1e-12, **common}]
+    onwards = read_recipe(
+        tmp_path, network={"base": "base"}, tokenizer=_BYTES, lora=_LORA, dtype="float64", stages=stages
+    )
+    model = train(onwards, tmp_path / "run")
+    assert model == tmp_path / "run" / "2-turns-after-streams" / "model"
+    first, second = (
+        load_file(folder / "adapter.safetensors")
+        for folder in (model.parents[1] / "1-streams" / "model", model)
+    )
+    assert {name for name in first if "lora_" not in name} >= {"stream_embeddings", "silence"}
+    assert second.keys() == {name for name in first if "lora_" in name}
+    assert max(float((second[name] - first[name]).abs().max()) for name in second) < 1e-10
+    assert max(float(each.abs().max()) for name, each in first.items() if "lora_B" in name) > 1e-4
+    assert braid.load(model, threads=1).trained is None
 
 
 def test_a_trained_model_is_a_base_for_the_same_streams_only(

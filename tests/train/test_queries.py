@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,9 @@ from braid.data.row_table import Lane, RowTable
 from braid.train.network import StreamNetwork
 from braid.train.packing import Reading, pack
 from braid.train.queries import IGNORED, Queries, Weighing, queries_of
+from braid.train.trainer import StreamTrainer, arguments_of
 from tests.train.networks import SILENCE, SOLVE, stream_network, tables, tokenizer
+from tests.train.tiny import read_recipe
 
 STREAMS = tuple(SOLVE.streams)
 END = 2
@@ -85,31 +89,54 @@ def _key(queries: Queries, i: int) -> tuple[int, ...]:
     return (int(queries.streams[i]), int(queries.rows[i]), int(queries.kept[i]), int(queries.targets[i]))
 
 
-def _gradient(network: StreamNetwork, queries: Queries, total: float) -> torch.Tensor:
+def _trainer(network: StreamNetwork, folder: Path) -> StreamTrainer:
+    recipe = read_recipe(folder, dtype="float64")
+    stage = recipe.stages[0]
+    rest: Any = (stage, [], Reading.of(SOLVE), None, SOLVE, print)
+    return StreamTrainer(network, arguments_of(recipe, stage, folder), *rest)
+
+
+def _gradient(trainer: StreamTrainer, steps: list[list[Queries]]) -> torch.Tensor:
+    """What the Trainer gathers for one step of some batches."""
+    network = trainer.network
     network.zero_grad()
-    packed: dict[str, Any] = pack([queries], Reading.of(SOLVE))
-    packed["weights"] = packed["weights"].double()
-    network(**packed, num_items_in_batch=total)["loss"].backward()
+    packed: list[dict[str, Any]] = [pack(queries, Reading.of(SOLVE)) for queries in steps]
+    for batch in packed:
+        batch["weights"] = batch["weights"].double()
+    batches, total = trainer.get_batch_samples(iter(packed), len(packed), torch.device("cpu"))
+    for batch in batches:
+        trainer.training_step(network, batch, total)
     return torch.cat([each.grad.flatten() for each in network.parameters() if each.grad is not None])
 
 
-def test_the_expected_gradient_of_drawn_probes_is_that_of_all() -> None:
-    """Exactly, by enumeration: every subset of the silent probes, times its probability."""
-    network, share = stream_network("llama"), 0.3
+def test_the_expected_gradient_of_drawn_probes_is_that_of_all(tmp_path: Path) -> None:
+    """Exactly, by enumeration: every subset of the silent probes, times its probability, as the Trainer weighs it."""
+    trainer, share = _trainer(stream_network("llama"), tmp_path), 0.3
     whole = queries_of(EXAMPLE, STREAMS, SILENCE, Weighing())
-    total = float(whole.weights.sum())
+    other = queries_of(tables()[0], STREAMS, SILENCE, Weighing())
     silent = np.flatnonzero(~whole.kept & (whole.targets == SILENCE))
     assert len(silent) == 3
-    expected = torch.zeros_like(_gradient(network, whole, total))
+    found = _gradient(trainer, [[whole], [other]])
+    expected = torch.zeros_like(found)
     for number in range(1 << len(silent)):
         is_in = np.array([bool(number >> i & 1) for i in range(len(silent))])
         drawn = queries_of(EXAMPLE, STREAMS, SILENCE, Weighing(probe_share=share), _Scripted(is_in, share))  # type: ignore[arg-type]
         assert len(drawn) == len(whole) - int((~is_in).sum())
         probability = float(np.prod(np.where(is_in, share, 1 - share)))
-        expected += probability * _gradient(network, drawn, total)
-    found = _gradient(network, whole, total)
+        expected += probability * _gradient(trainer, [[drawn], [other]])
     assert float(found.abs().max()) > 1e-3
     assert float((expected - found).abs().max()) < 1e-7, "weights are float32"
+
+
+def test_a_total_is_that_of_all_answers_whatever_is_drawn() -> None:
+    weighing = Weighing(streams={"user": 0.5})
+    whole = queries_of(EXAMPLE, STREAMS, SILENCE, weighing)
+    assert whole.total == pytest.approx(float(whole.weights.sum()))
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        drawn = queries_of(EXAMPLE, STREAMS, SILENCE, replace(weighing, probe_share=0.3), rng)
+        assert drawn.total == whole.total
+        assert pack([drawn, whole], Reading.of(SOLVE))["total"] == 2 * whole.total
 
 
 class _Scripted:

@@ -50,6 +50,14 @@ def test_the_baseline_takes_turns_in_every_stage(tmp_path: Path) -> None:
     assert baseline.examples == recipe.examples
 
 
+def test_an_output_may_count_nothing(tmp_path: Path) -> None:
+    for weights in ({"thought": 0}, {"thought": 0, "output": 0, "user": 1}):
+        assert read_recipe(tmp_path, stages=[{"steps": 1, "weights": weights}]).stages[0].weights == weights
+    # Turns have no streams to weigh.
+    weights = {"thought": 0, "output": 0}
+    assert read_recipe(tmp_path, stages=[{"form": "turns", "steps": 1, "weights": weights}]).stages
+
+
 def test_a_limit_that_is_not_set_is_not_told(tmp_path: Path) -> None:
     """So a run that was begun by a version without it goes on."""
     recipe = read_recipe(tmp_path, examples=[{"builder": "stories"}, {"builder": "audit", "most_steps": 2}])
@@ -96,6 +104,14 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("most of a file", {"examples": [{"file": "x.jsonl", "most_steps": 2}]}, "examples[0].most_steps: only a builder"),
     ("largest of a file", {"examples": [{"file": "x.jsonl", "largest": 9}]}, "examples[0].largest: only a builder"),
     ("weights", {"stages": [{"steps": 1, "weights": {"thougt": 1}}]}, "stages[0].weights: there is no stream"),
+    ("seed", {"seed": -1}, "seed: must be greater than or equal to 0, not -1"),
+    ("large seed", {"seed": 1 << 32}, "seed: must be less than 4294967296, not 4294967296"),
+    ("negative", {"stages": [{"steps": 1, "weights": {"thought": -1}}]},
+     "stages[0].weights.thought: must be greater than or equal to 0, not -1"),
+    ("no number", {"stages": [{"steps": 1, "weights": {"thought": float("nan")}}]},
+     "stages[0].weights.thought: must be a finite number"),
+    ("nothing counts", {"stages": [{"steps": 1}, {"steps": 1, "weights": {"thought": 0, "output": 0}}]},
+     "stages[1].weights: all outputs count 0"),
     ("own builder", {"stages": [{"steps": 1, "examples": [{"builder": "storys"}]}]}, "stages[0].examples[0].builder: "),
     ("own source", {"stages": [{"steps": 1, "examples": [{}]}]}, "stages[0].examples[0]: a source"),
     ("own file", {"stages": [{"steps": 1, "examples": [{"file": "x.txt"}]}]}, "stages[0].examples[0].file: x.txt is"),

@@ -10,19 +10,24 @@ import shutil
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from filelock import FileLock
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 import braid
+from braid.data.builders.solve import solve_score
+from braid.data.scores import score_to_json
+from braid.data.stories import series
 from braid.errors import DataError, DivergedError, RecipeError, TrainingError
 from braid.streams.topology import Topology
 from braid.train import trainer
 from braid.train.build import read_tokenizer
+from braid.train.estimate import estimate
 from braid.train.network import StreamNetwork
 from braid.train.optimisers import Joined
 from braid.train.recipe import Recipe
@@ -297,6 +302,33 @@ def test_an_example_that_cannot_be_is_told_in_plain_words(workers: int, tmp_path
     assert str(refusal.value).endswith("it has user, thought, output")
 
 
+@pytest.mark.parametrize("form", ["turns", "streams"])
+def test_an_example_that_has_more_rows_than_the_network_positions_is_told(form: str, tmp_path: Path) -> None:
+    def recipe(positions: int) -> Recipe:
+        settings = {**tiny_dict()["network"]["settings"], "max_position_embeddings": positions}
+        stages = [{"form": form, "steps": 1, "batch": 2}]
+        return read_recipe(tmp_path, network={"settings": settings}, stages=stages)
+
+    tokenizer, _ = read_tokenizer(recipe(1), None)
+    examples = examples_of(recipe(1), recipe(1).stages[0], tokenizer)
+    longest = max((examples.table(0), examples.table(1)), key=lambda table: table.num_rows)
+    few = recipe(longest.num_rows - 1)
+    told = rf"example {longest.id} has {longest.num_rows} rows .* {longest.num_rows - 1} positions; raise .*most_steps"
+    with pytest.raises(DataError, match=told):
+        train(few, tmp_path / "few")
+    with pytest.raises(DataError, match=told):
+        estimate(few)
+    train(recipe(longest.num_rows), tmp_path / "enough")
+
+
+def test_a_step_in_which_nothing_counts_is_told(tmp_path: Path) -> None:
+    """Its loss would be 0 divided by 0, and no lower learning rate would help."""
+    stages = [{"steps": 2, "batch": 2, "warmup": 1, "weights": {"thought": 0, "output": 0}}]
+    recipe = read_recipe(tmp_path, topology="stories", stages=stages)
+    with pytest.raises(DataError, match=r"no answer of step 1 counts, .*; raise the stage's weights"):
+        train(recipe, tmp_path / "run")
+
+
 def test_a_malformed_file_is_told_before_anything_is_trained(tmp_path: Path, whole: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"id": "x"}\n')
     tokenizer = {"file": str(whole / "tokenizer.json")}
@@ -312,6 +344,38 @@ def test_another_recipe_is_refused(run: Path, tmp_path: Path) -> None:
     for changes in ({"seed": 4}, {"stages": turns_then_streams(optimizer="adamw")}):
         with pytest.raises(TrainingError, match=f"another recipe \\({next(iter(changes))}\\)"):
             train(read_recipe(tmp_path, **{"stages": STAGES, **changes}), run)
+
+
+def test_another_number_of_processes_is_refused(recipe: Recipe, run: Path) -> None:
+    """It would skip examples, or take some twice."""
+    path = run / FIRST / "recipe.json"
+    told = json.loads(path.read_text())
+    assert told["processes"] == 1
+    path.write_text(json.dumps({**told, "processes": 2}))
+    with pytest.raises(TrainingError, match=r"another number of processes \(2, now 1\); go on with as many"):
+        train(recipe, run)
+
+
+@pytest.mark.parametrize("edited", ["all.scores.jsonl", "own.scores.jsonl", "folder/tokenizer.json"])
+def test_a_file_that_was_edited_is_refused(edited: str, whole: Path, tmp_path: Path) -> None:
+    for seed, name in enumerate(("all", "own")):
+        scores = [solve_score(story, story.text[:9]) for story in series(seed, 4)]
+        lines = [json.dumps(score_to_json(score)) + "\n" for score in scores]
+        (tmp_path / f"{name}.scores.jsonl").write_text("".join(lines))
+    (tmp_path / "folder").mkdir()
+    shutil.copy(whole / "tokenizer.json", tmp_path / "folder")
+    stages = [{"steps": 1, "batch": 1}, {"steps": 1, "batch": 1, "examples": [{"file": "own.scores.jsonl"}]}]
+    recipe = read_recipe(
+        tmp_path, examples=[{"file": "all.scores.jsonl"}], tokenizer={"file": "folder"}, stages=stages
+    )
+    train(recipe, tmp_path / "run")
+    train(recipe, tmp_path / "run")
+    file = tmp_path / edited
+    file.write_text(file.read_text().rstrip() + "\n\n")
+    name = edited.removesuffix("/tokenizer.json")
+    where = "2-streams" if name.startswith("own") else "1-streams"
+    with pytest.raises(TrainingError, match=f"{where} was begun with another {name}; bring back"):
+        train(recipe, tmp_path / "run")
 
 
 def test_a_folder_is_for_one_run_at_a_time(recipe: Recipe, run: Path) -> None:
@@ -350,6 +414,40 @@ def test_a_checkpoint_that_is_damaged_is_told(recipe: Recipe, run: Path, whole: 
 def test_what_cannot_be_built_is_told(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=message):
         train(read_recipe(tmp_path, **changes), tmp_path / "run")
+
+
+class _Tracker(TrainerCallback):
+    told: ClassVar[list[dict[str, float]]] = []
+
+    def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
+        self.told.append(dict(logs))
+
+
+def test_a_tracker_is_told_the_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(INTEGRATION_TO_CALLBACK, "mine", _Tracker)
+    monkeypatch.setattr(_Tracker, "told", [])
+    stages = [{"steps": 3, "batch": 1, "warmup": 1}]
+    train(read_recipe(tmp_path, trackers=["mine"], stages=stages), tmp_path / "run")
+    log = [
+        json.loads(line) for line in (tmp_path / "run" / "1-streams" / "log.jsonl").read_text().splitlines()
+    ]
+    losses = [line["loss"] for line in log if "loss" in line]
+    assert len(losses) == 3
+    assert [line["loss"] for line in _Tracker.told if "loss" in line] == losses
+
+
+@pytest.mark.parametrize("error", [ImportError, ValueError, RuntimeError])
+def test_trackers_are_blamed_only_where_there_are_any(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error("it is not there")
+
+    monkeypatch.setattr("braid.train.run.StreamTrainer", fail)
+    with pytest.raises(RecipeError, match="trackers: it is not there"):
+        train(read_recipe(tmp_path, trackers=["mine"]), tmp_path / "run")
+    with pytest.raises(error, match=r"^it is not there$"):
+        train(read_recipe(tmp_path), tmp_path / "run")
 
 
 # ---- what it leaves

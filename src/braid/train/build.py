@@ -108,8 +108,8 @@ def _named_tokens(what: str) -> Generator[None]:
 def _own_tokenizer(recipe: Recipe, out: Path | None) -> Tokenizer:
     """The one that the recipe names, or that is kept in the folder of the run, or a new one."""
     wish = recipe.tokenizer
-    if wish.file is not None:
-        return _read_tokenizer(recipe.at(wish.file))
+    if recipe.tokenizer_file is not None:
+        return _read_tokenizer(recipe.tokenizer_file)
     kept = None if out is None else out / "tokenizer.json"
     if kept is not None and kept.is_file():
         return _read_tokenizer(kept)
@@ -125,7 +125,7 @@ def _own_tokenizer(recipe: Recipe, out: Path | None) -> Tokenizer:
 
 def _read_tokenizer(path: Path) -> Tokenizer:
     try:
-        return Tokenizer.from_file(str(path / "tokenizer.json" if path.is_dir() else path))
+        return Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001  (tokenizers raises a bare Exception for whatever is wrong)
         raise RecipeError(f"tokenizer: {path} cannot be read: {error}") from None
 

@@ -176,7 +176,14 @@ def _of_stage(recipe: Recipe, stage: Stage, name: str, tokenizer: DataTokenizer,
     set_seed(recipe.seed)
     network = build_network(recipe, stage, tokenizer).to(device()).train()
     num_batches = max(1 + _TIMED, math.ceil(_FEWEST_EXAMPLES / stage.batch))
-    examples = examples_of(recipe, stage, tokenizer, start=start, count=num_batches * stage.batch)
+    examples = examples_of(
+        recipe,
+        stage,
+        tokenizer,
+        start=start,
+        count=num_batches * stage.batch,
+        max_positions=network.max_positions,
+    )
     began = time.perf_counter()
     drawn = [examples[index] for index in range(len(examples))]
     laying_out = (time.perf_counter() - began) / num_batches

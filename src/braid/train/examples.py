@@ -166,6 +166,7 @@ class Examples(Dataset[Queries]):
         weighing: What counts how much.
         start: Place of the first one.
         count: How many.
+        max_positions: Rows that the network has positions for; None lets them be as long as they are.
     """
 
     def __init__(
@@ -177,12 +178,13 @@ class Examples(Dataset[Queries]):
         *,
         start: int = 0,
         count: int = 1,
+        max_positions: int | None = None,
     ) -> None:
         self._sources = _sources(recipe, tokenizer)
         self._bounds = _bounds(recipe)
         self._seed, self._tokenizer, self._weighing = recipe.seed, tokenizer, weighing
         self._form: Form = form
-        self._start, self._count = start, count
+        self._start, self._count, self._max_positions = start, count, max_positions
         self.streams = reading_of(recipe.topology, form).streams
 
     def __len__(self) -> int:
@@ -200,6 +202,12 @@ class Examples(Dataset[Queries]):
     def __getitem__(self, index: int) -> Queries:
         place = self._start + index
         table = self.table(index)
+        if self._max_positions is not None and table.num_rows > self._max_positions:
+            raise DataError(
+                f"example {table.id} has {table.num_rows} rows as {self._form}, and the network has "
+                f"{self._max_positions} positions; raise network.settings.max_position_embeddings, where it is from "
+                "scratch, or leave such examples out (most_steps of a builder, or a file without them)"
+            )
         try:
             return queries_of(
                 table,

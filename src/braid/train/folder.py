@@ -97,7 +97,7 @@ def load_weights(folder: Path, network: StreamNetwork) -> None:
 
     Args:
         folder: A checkpoint, or the model of the stage before; what it has not, such as the streams of a network that
-            took turns, stays as it is.
+            took turns, stays as it is, and what only streams have is left behind by a network that takes turns.
         network: Of the same shape.
 
     Raises:
@@ -105,7 +105,10 @@ def load_weights(folder: Path, network: StreamNetwork) -> None:
     """
     try:
         if is_adapted(network):
-            told = network.load_state_dict(load_file(folder / _ADAPTER), strict=False)
+            weights = load_file(folder / _ADAPTER)
+            if network.silence_id is None:
+                weights = {name: each for name, each in weights.items() if "lora_" in name}
+            told = network.load_state_dict(weights, strict=False)
             _refuse_others(
                 folder, [name for name in told.missing_keys if "lora_" in name], told.unexpected_keys
             )

@@ -61,6 +61,12 @@ class StreamNetwork(nn.Module):
         return next(self.parameters()).dtype
 
     @property
+    def max_positions(self) -> int:
+        """Rows that an example may have."""
+        config = self.config.get_text_config(decoder=True)
+        return int(getattr(config, "max_position_embeddings", None) or 1 << 30)
+
+    @property
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """What only streams have, by name."""
         return {name: each for name, each in self.named_parameters() if not name.startswith("hf.")}
@@ -74,12 +80,13 @@ class StreamNetwork(nn.Module):
         asked: Tensor,
         targets: Tensor,
         weights: Tensor,
+        total: float,
         num_items_in_batch: Tensor | float | None = None,
     ) -> dict[str, Tensor]:
         """The loss of a packed batch; see `packing.pack` for the arguments.
 
         Args:
-            num_items_in_batch: Sum of the weights of all batches that make up one step; None takes this batch's own.
+            num_items_in_batch: Sum of the totals of all batches that make up one step; None takes this batch's own.
 
         Returns:
             `loss`.
@@ -87,8 +94,8 @@ class StreamNetwork(nn.Module):
         logits = self.logits(ids, streams, rows, plan, asked)
         exact = logits.float() if logits.dtype.itemsize < 4 else logits
         losses = F.cross_entropy(exact, targets, reduction="none")
-        total = weights.sum() if num_items_in_batch is None else num_items_in_batch
-        return {"loss": (losses * weights).sum() / total}
+        divisor = total if num_items_in_batch is None else num_items_in_batch
+        return {"loss": (losses * weights).sum() / divisor}
 
     def logits(
         self, ids: Tensor, streams: Tensor, rows: Tensor, plan: dict[str, Any], asked: Tensor
@@ -107,7 +114,7 @@ class StreamNetwork(nn.Module):
             position_ids=rows[None],
             attention_mask=self._no_mask,
             use_cache=False,
-            plan=plan,
+            plan={**plan, "masks": {}},  # which its layers share
             logits_to_keep=asked,
             output_hidden_states=self.silence is not None,
         )

@@ -3,7 +3,8 @@
 The queries of a batch lie one after another, without padding, so that all that is not attention is computed once a
 query. Attention is planned by *readers*: streams that read the same streams. Kept tokens that one reader may read are
 sorted by row and stream; then each of its queries reads a prefix of them, and itself. So a plan is, for every reader, a
-padded list of queries, one of keys, and how many keys each query reads: a staircase, and no mask of queries by queries.
+padded list of queries, one of keys, and how many keys each query reads: a staircase. No mask of the batch's queries by
+the batch's queries is made, but one of each example's own.
 
     reader {user}            u u u u u                 keys: u u u u u
     reader {user, thought}   t t, probes p p p         keys: u u t u u t u
@@ -78,8 +79,9 @@ def pack(examples: Sequence[Queries], reading: Reading, *, order: Order = "inter
         order: Of the queries of an example.
 
     Returns:
-        What `StreamNetwork.forward` takes: `ids`, `streams`, `rows` `[S]`; `plan`; and of the queries that are asked,
-        `asked` `[n]` (where they are), `targets` and `weights` `[n]`.
+        What `StreamNetwork.forward` takes: `ids`, `streams`, `rows` `[S]`; `plan`; of the queries that are asked,
+        `asked` `[n]` (where they are), `targets` and `weights` `[n]`; and `total`, the weights of all of them and of
+        the probes that were left out.
     """
     joined = Queries.joined(examples)
     documents = np.repeat(np.arange(len(examples)), [len(each) for each in examples])
@@ -94,6 +96,7 @@ def pack(examples: Sequence[Queries], reading: Reading, *, order: Order = "inter
         "asked": torch.from_numpy(asked),
         "targets": torch.from_numpy(queries.targets[asked]),
         "weights": torch.from_numpy(queries.weights[asked]),
+        "total": queries.total,
     }
 
 
@@ -153,12 +156,16 @@ def _hidden_by_patterns(
     reading: Reading, members: Ints, streams: Ints, rows: Ints, queries: Ints, keys: Ints
 ) -> Bools | None:
     """What patterns hide, `[documents, queries, keys]`; None where all is dense."""
-    hidden: Bools | None = None
-    for reader, read, pattern in reading.patterns:
-        if reader not in members:
-            continue
-        distance = rows[queries][:, :, None] - rows[keys][:, None, :]
-        is_pair = (streams[queries] == reader)[:, :, None] & (streams[keys] == read)[:, None, :]
-        concealed = is_pair & ~np.vectorize(pattern.allows)(distance)
-        hidden = concealed if hidden is None else hidden | concealed
+    patterns = [each for each in reading.patterns if each[0] in members]
+    if not patterns:
+        return None
+    farthest = int(rows.max())
+    hidden = np.zeros((*queries.shape, keys.shape[1]), bool)
+    for reader, read, pattern in patterns:
+        # By distance from `-farthest` on; a key of a later row is hidden by the staircase, too.
+        conceals = np.array([not pattern.allows(distance) for distance in range(-farthest, farthest + 1)])
+        for document, (own, others) in enumerate(zip(queries, keys, strict=True)):
+            distance = rows[own][:, None] - rows[others][None]
+            is_pair = (streams[own] == reader)[:, None] & (streams[others] == read)[None]
+            hidden[document] |= is_pair & conceals[distance + farthest]
     return hidden

@@ -2,13 +2,14 @@
 
 A silent, awake output is asked in every row, and mostly answers with silence. Since nothing reads a probe, leaving some
 out changes nothing else: of those whose answer is silence, a share is drawn, and each counts for the ones left out
-(reweighted by its inverse probability), so that the expected gradient is that of all of them.
+(reweighted by its inverse probability). What the loss is divided by is the weights of all, drawn or not, so that the
+expected gradient is exactly that of all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,7 @@ class Queries:
         kept: Whether it is a token that others read; the rest are probes.
         targets: What it is to say next, or `IGNORED`.
         weights: Of each answer; 0 where there is none.
+        total: Sum of the weights of all answers of the example, those of probes that were left out among them.
     """
 
     ids: Ints
@@ -57,17 +59,23 @@ class Queries:
     kept: Bools
     targets: Ints
     weights: Floats
+    total: float
 
     @classmethod
     def joined(cls, parts: Sequence[Queries]) -> Queries:
         """Several, one after another."""
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
+        arrays = (np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS)
+        return cls(*arrays, total=sum(part.total for part in parts))
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, order: Ints) -> Queries:
-        return Queries(*(getattr(self, name)[order] for name in self.__slots__))
+    def __getitem__(self, chosen: Ints | Bools) -> Queries:
+        """Some of them, in another order; what is left out still counts in the total."""
+        return Queries(*(getattr(self, name)[chosen] for name in _ARRAYS), total=self.total)
+
+
+_ARRAYS = tuple(name for name in Queries.__slots__ if name != "total")
 
 
 def queries_of(
@@ -112,13 +120,14 @@ def queries_of(
         if len(probes):
             answers = said[probes + 1]
             weights = _weights(answers, silence_id, factor, weighing)
+            silence = np.full(len(probes), silence_id, np.int64)
+            asked = _queries(silence, stream, probes, False, answers, weights)
             if rng is not None and weighing.probe_share < 1:
                 is_silent = answers == silence_id
                 chosen = ~is_silent | (rng.random(len(probes)) < weighing.probe_share)
-                weights = np.where(is_silent, weights / np.float32(weighing.probe_share), weights)
-                probes, answers, weights = probes[chosen], answers[chosen], weights[chosen]
-            silence = np.full(len(probes), silence_id, np.int64)
-            parts.append(_queries(silence, stream, probes, False, answers, weights))
+                reweighted = np.where(is_silent, weights / np.float32(weighing.probe_share), weights)
+                asked = replace(asked, weights=reweighted)[chosen]
+            parts.append(asked)
     return Queries.joined(parts)
 
 
@@ -134,7 +143,8 @@ def _foreseen(ids: Ints, stream: int, rows: Ints, factor: float) -> Queries:
 
 def _queries(ids: Ints, stream: int, rows: Ints, kept: bool, targets: Ints, weights: Floats) -> Queries:
     """Queries of one stream, either tokens or probes."""
-    return Queries(ids, np.full(len(ids), stream), rows, np.full(len(ids), kept), targets, weights)
+    total = float(weights.sum(dtype=np.float64))
+    return Queries(ids, np.full(len(ids), stream), rows, np.full(len(ids), kept), targets, weights, total)
 
 
 def _weights(targets: Ints, silence_id: int, factor: float, weighing: Weighing) -> Floats:

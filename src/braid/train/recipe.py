@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import (
     Field,
@@ -218,7 +218,7 @@ class Stage(_RecipeModel):
     order: Literal["interleaved", "sequential"] = "interleaved"
     silence: float = Field(default=0.3, ge=0)
     probe_share: float = Field(default=0.3, gt=0, le=1)
-    weights: Frozen[str, float] = Field(default_factory=dict)
+    weights: Frozen[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     examples: tuple[Source, ...] = ()
 
     @model_serializer(mode="wrap")
@@ -255,7 +255,7 @@ class Recipe(_RecipeModel):
     """
 
     name: str = Field(pattern=r"^[\w.-]+$")
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=1 << 32)
     topology: Topology
     examples: tuple[Source, ...] = Field(min_length=1)
     tokenizer: TokenizerWish = TokenizerWish()
@@ -296,6 +296,13 @@ class Recipe(_RecipeModel):
                         f"there is no stream {name!r}; {hint(name, self.topology.streams)}",
                         key=f"stages[{place}].weights",
                     )
+            if stage.form == "streams" and not any(
+                stage.weights.get(name, float(spec.is_output)) for name, spec in self.topology.streams.items()
+            ):
+                raise problem(
+                    "all outputs count 0, so nothing is learned; leave one out, or give it more than 0",
+                    key=f"stages[{place}].weights",
+                )
         return self
 
     @classmethod
@@ -329,6 +336,14 @@ class Recipe(_RecipeModel):
     def at(self, path: Path) -> Path:
         """Where a path that the recipe names is."""
         return self.folder / path
+
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """Where the `tokenizer.json` is that the recipe names; None if it names none, or a stock model has its own."""
+        if self.tokenizer.file is None or self.network.base is not None:
+            return None
+        path = self.at(self.tokenizer.file)
+        return path / "tokenizer.json" if path.is_dir() else path
 
     @property
     def base(self) -> str:

@@ -11,16 +11,17 @@ The baseline of a recipe is run in the same folder: stages that are the same for
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from filelock import FileLock, Timeout
-from transformers import TrainingArguments, set_seed
+from transformers import set_seed
 
 from braid._version import __version__
+from braid.data.files import sha256_of
 from braid.data.tokens import DataTokenizer
 from braid.errors import RecipeError, TrainingError
 from braid.streams.whole_file import whole_file
@@ -127,7 +128,13 @@ def train(recipe: Recipe, out: str | Path, *, on_progress: Progress | None = Non
 
 
 def examples_of(
-    recipe: Recipe, stage: Stage, tokenizer: DataTokenizer, *, start: int = 0, count: int | None = None
+    recipe: Recipe,
+    stage: Stage,
+    tokenizer: DataTokenizer,
+    *,
+    start: int = 0,
+    count: int | None = None,
+    max_positions: int | None = None,
 ) -> Examples:
     """The examples of a stage.
 
@@ -136,13 +143,16 @@ def examples_of(
         tokenizer: Of the model.
         start: Place of the first one.
         count: How many; what all processes together use if None.
+        max_positions: Of the network, which longer ones are refused for; None refuses none.
     """
     streams = dict(stage.weights) if stage.form == "streams" else None
     if stage.examples:
         recipe = recipe.model_copy(update={"examples": stage.examples})
     weighing = Weighing(stage.silence, stage.probe_share, streams)
     count = stage.num_examples * num_processes() if count is None else count
-    return Examples(recipe, tokenizer, stage.form, weighing, start=start, count=count)
+    return Examples(
+        recipe, tokenizer, stage.form, weighing, start=start, count=count, max_positions=max_positions
+    )
 
 
 def _check_own_examples(recipe: Recipe, out: Path, tokenizer: DataTokenizer) -> None:
@@ -184,10 +194,11 @@ def _run_stage(
         load_weights(begin, network)
     log = _Log(folder, steps, on_progress)
     trainer = _trainer(
+        recipe,
         network,
         arguments,
         stage,
-        examples_of(recipe, stage, tokenizer, start=start),
+        examples_of(recipe, stage, tokenizer, start=start, max_positions=network.max_positions),
         reading_of(recipe.topology, stage.form),
         stock,
         recipe.topology,
@@ -205,10 +216,12 @@ def _run_stage(
     wait_for_all()
 
 
-def _trainer(network: Any, arguments: TrainingArguments, *rest: Any) -> StreamTrainer:
+def _trainer(recipe: Recipe, *given: Any) -> StreamTrainer:
     try:
-        return StreamTrainer(network, arguments, *rest)
+        return StreamTrainer(*given)
     except (ImportError, ValueError, RuntimeError) as error:
+        if not recipe.trackers:
+            raise
         raise RecipeError(f"trackers: {error}") from error
 
 
@@ -276,10 +289,12 @@ def _shared_tokenizer(recipe: Recipe, out: Path) -> tuple[DataTokenizer, Any]:
 
 def _remember(recipe: Recipe, folder: StageFolder) -> None:
     """Write down what a stage was asked for, and refuse to go on with another wish."""
+    stages = recipe.stages[: folder.number]
     told = {
         **recipe.model_dump(mode="json", exclude=_NOT_ASKED),
-        "stages": [stage.model_dump(mode="json") for stage in recipe.stages[: folder.number]],
+        "stages": [stage.model_dump(mode="json") for stage in stages],
     }
+    processes, hashes = num_processes(), _hashes(recipe, stages)
     path = folder.path / "recipe.json"
     if path.is_file():
         try:
@@ -292,7 +307,29 @@ def _remember(recipe: Recipe, folder: StageFolder) -> None:
                 f"{folder.path} was begun with another recipe ({', '.join(changed)}); train into another folder, or "
                 "remove this one"
             )
+        if before.get("processes") != processes:
+            raise TrainingError(
+                f"{folder.path} was begun with another number of processes ({before.get('processes')}, now "
+                f"{processes}); go on with as many, or train into another folder"
+            )
+        known = cast("dict[str, str]", before.get("sha256", {}))
+        edited = [name for name in hashes if known.get(name) != hashes[name]]
+        if edited:
+            raise TrainingError(
+                f"{folder.path} was begun with another {', '.join(edited)}; bring back what it was, or train into "
+                "another folder"
+            )
     elif is_first_process():
         folder.path.mkdir(parents=True, exist_ok=True)
+        whole = {"braid": __version__, **told, "processes": processes, "sha256": hashes}
         with whole_file(path) as file:
-            file.write((json.dumps({"braid": __version__, **told}, indent=2) + "\n").encode())
+            file.write((json.dumps(whole, indent=2) + "\n").encode())
+
+
+def _hashes(recipe: Recipe, stages: Sequence[Stage]) -> dict[str, str]:
+    """Of the files that the recipe and its stages so far name, by these names."""
+    sources = [*recipe.examples, *(source for stage in stages for source in stage.examples)]
+    files = {str(source.file): recipe.at(source.file) for source in sources if source.file is not None}
+    if recipe.tokenizer_file is not None:
+        files[str(recipe.tokenizer.file)] = recipe.tokenizer_file
+    return {name: sha256_of(path) for name, path in files.items()}

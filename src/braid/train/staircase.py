@@ -41,7 +41,7 @@ def staircase(
     Args:
         query: `[1, A, S, D]`.
         key, value: `[1, K, S, D]`.
-        plan: Of `packing.pack`.
+        plan: Of `packing.pack`, with `masks`: those made so far in this forward, by window.
 
     Returns:
         `[1, S, A, D]`.
@@ -56,8 +56,8 @@ def staircase(
         values_SKD = values_SKD.repeat_interleave(groups, 1)
     own_SA = (queries_SAD * keys_SKD).sum(-1)
     parts: list[Tensor] = []
-    for reader in plan["readers"]:
-        queries, keys, counts = reader["queries"], reader["keys"], reader["counts"]
+    for reader, hidden in zip(plan["readers"], _masks(plan, sliding_window), strict=True):
+        queries, keys = reader["queries"], reader["keys"]
         keys_NALD = keys_SKD[keys].transpose(1, 2)
         values_NALD = values_SKD[keys].transpose(1, 2)
         num_documents, num_queries = queries.shape
@@ -65,19 +65,13 @@ def staircase(
         pieces: list[Tensor] = []
         for start in range(0, num_queries, step):
             index = queries[:, start : start + step]
-            hidden = torch.arange(keys.shape[1], device=keys.device) >= counts[:, start : start + step, None]
-            if "hidden" in reader:
-                hidden = hidden | reader["hidden"][:, start : start + step]
-            if sliding_window is not None:
-                distance = plan["rows"][index][:, :, None] - plan["rows"][keys][:, None, :]
-                hidden = hidden | (distance >= sliding_window)
             given = (
                 queries_SAD[index].transpose(1, 2),
                 keys_NALD,
                 values_NALD,
                 own_SA[index].transpose(1, 2),
                 values_SKD[index].transpose(1, 2),
-                hidden[:, None],
+                hidden[:, None, start : start + step],
                 softcap,
                 s_aux,
             )
@@ -87,6 +81,25 @@ def staircase(
         attended = pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2)
         parts.append(attended.transpose(1, 2).flatten(0, 1)[reader["valid"]])
     return torch.cat(parts)[plan["inverse"]][None], None
+
+
+def _masks(plan: dict[str, Any], window: int | None) -> list[Tensor]:
+    """What the queries of each reader do not see; made by the first of the layers that have this window."""
+    made: dict[int | None, list[Tensor]] = plan["masks"]
+    if window not in made:
+        made[window] = [_mask(reader, plan["rows"], window) for reader in plan["readers"]]
+    return made[window]
+
+
+def _mask(reader: dict[str, Tensor], rows: Tensor, window: int | None) -> Tensor:
+    """What the queries of a reader do not see, `[documents, queries, keys]`."""
+    queries, keys, counts = reader["queries"], reader["keys"], reader["counts"]
+    hidden = torch.arange(keys.shape[1], device=keys.device) >= counts[:, :, None]
+    if "hidden" in reader:
+        hidden |= reader["hidden"]
+    if window is not None:
+        hidden |= rows[keys][:, None, :] <= (rows[queries] - window)[:, :, None]
+    return hidden
 
 
 def _attend(

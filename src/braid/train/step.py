@@ -33,7 +33,7 @@ def moved(batch: Any) -> Any:
         return batch.to(device())
     if isinstance(batch, dict):
         return {name: moved(each) for name, each in batch.items()}
-    return [moved(each) for each in batch]
+    return [moved(each) for each in batch] if isinstance(batch, list) else batch
 
 
 def now() -> float:

@@ -148,15 +148,19 @@ class StreamTrainer(Trainer):
             raise type(error)(str(error).strip().rpartition(f"{type(error).__name__}: ")[2]) from error
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
-        """The summed weights of a step, over its batches and all processes."""
+        """The summed totals of a step, over its batches and all processes."""
         if not batch_samples:
             return None
         exact = self.network.weights_dtype
-        sums = [batch["weights"].to(exact).sum() for batch in batch_samples]
-        total = torch.stack(sums).sum().to(device)
+        total = torch.tensor(sum(batch["total"] for batch in batch_samples), dtype=exact, device=device)
         if self.args.world_size > 1:
             gathered: Any = self.accelerator.gather(total)
             total = gathered.sum()
+        if not bool(total):
+            raise DataError(
+                f"no answer of step {self.state.global_step + 1} counts, all that its examples ask has the weight 0; "
+                "raise the stage's weights, or take a larger batch"
+            )
         return total
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
