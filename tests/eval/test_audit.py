@@ -18,7 +18,7 @@ from braid.eval.audit import (
     efficiency,
     grade_audit,
 )
-from braid.eval.baseline import Baseline
+from braid.eval.baseline import Baseline, Turned
 from braid.eval.play import Played, Said
 from braid.eval.statistics import share_of
 from braid.eval.tasks import Contenders, evaluate_audit
@@ -129,6 +129,33 @@ def test_a_late_flag_is_not_for_a_fault_long_ago(model: Model) -> None:
 def test_another_kind_is_a_flag_that_names_it_wrongly(model: Model) -> None:
     found = grade_audit(model, score(), played(model, {14: " wrong result;", 20: " not ok"}))
     assert found.faults == (Fault("number", 2, True, False),)
+
+
+def test_a_garbled_flag_is_a_false_alarm_and_finds_no_fault(model: Model) -> None:
+    found = grade_audit(model, score(), played(model, {13: " number 7;", 20: " not ok"}))
+    assert (found.faults[0].is_flagged, found.false_alarms, found.verdict) == (False, 1, True)
+    sound = grade_audit(model, score(is_faulty=False), played(model, {13: " 7 wrong;", 20: " ok"}))
+    assert (sound.false_alarms, sound.verdict) == (1, True)
+    left = grade_audit(model, score(), played(model, {13: " number 7;", 20: " wrong number;", 30: " not ok"}))
+    assert (left.faults[0].is_named, left.false_alarms) == (True, 1), "the flag after it is still the fault's"
+
+
+def test_a_verdict_that_is_said_like_a_flag_is_none(model: Model) -> None:
+    assert grade_audit(model, score(is_faulty=False), played(model, {20: " ok;"})).false_alarms == 0
+
+
+@pytest.mark.parametrize(("answer", "flagged", "alarms"), [
+    (" wrong number; not ok", True, 0), (" wrong number", True, 0), (" number 7; not ok", False, 1),
+    (" number 7; wrong result; not ok", True, 1), (" ok; not ok", False, 0),
+])  # fmt: skip
+def test_garbled_flags_of_the_baseline_count_as_well(
+    answer: str, flagged: bool, alarms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = Baseline(PACKAGED["braid-stories-turns"])
+    said = Turned("", answer, 10, 0, 5, True)
+    monkeypatch.setattr(turns, "play", lambda scores, on_progress: [(each, said) for each in scores])
+    (found,) = audit_in_turns(turns, [score()], lambda *_: None)
+    assert (found.faults[0].is_flagged, found.false_alarms) == (flagged, alarms)
 
 
 def test_silence_misses_the_fault(model: Model) -> None:

@@ -2,7 +2,8 @@
 
 A fault can be known with the first token that differs from what is right. A flag that begins in the row of that token,
 or before, cannot know it and is a false alarm; one that comes while the fault is the latest that is known is its flag,
-with a delay of so many rows. A second flag for the same fault is a false alarm, too.
+with a delay of so many rows. A second flag for the same fault is a false alarm, too, and so is whatever else ends in a
+`;` and is no verdict.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ SPLITS: Mapping[str, str] = {
 }
 
 _FLAG = "wrong"
+_VERDICTS = ("ok", "not ok")
 
 _OWED = 8
 """Rows in which a flag may still be for a fault before the latest: an auditor says one flag after another."""
@@ -123,7 +125,9 @@ def audit_in_turns(baseline: Baseline, scores: Sequence[Score], on_progress: OnP
     found: list[Audited] = []
     told = baseline.play(scores, on_progress=lambda done: on_progress("audit, baseline", done, len(scores)))
     for score, said in told:
-        flags = [each.strip() for each in said.answer.split(";") if each.strip().startswith(_FLAG)]
+        *whole, rest = (each.strip() for each in said.answer.split(";"))
+        whole += [rest] if rest.startswith(_FLAG) else []  # it was cut off
+        flags = [each for each in whole if each not in _VERDICTS]
         faults, alarms = _matched([each["kind"] for each in score.meta["faults"]], flags)
         found.append(
             Audited(
@@ -141,7 +145,7 @@ def audit_in_turns(baseline: Baseline, scores: Sequence[Score], on_progress: OnP
 
 def _matched(kinds: Sequence[str], flags: Sequence[str]) -> tuple[tuple[Fault, ...], int]:
     """Faults and their flags, by the kind that is named and then by order; and how many flags are nobody's."""
-    left = list(flags)
+    left = [flag for flag in flags if flag.startswith(_FLAG)]
     taken: dict[int, str] = {}
     for by_name in (True, False):
         for place, kind in enumerate(kinds):
@@ -152,7 +156,7 @@ def _matched(kinds: Sequence[str], flags: Sequence[str]) -> tuple[tuple[Fault, .
     faults = tuple(
         Fault(kind, None, place in taken, kind in taken.get(place, "")) for place, kind in enumerate(kinds)
     )
-    return faults, len(left)
+    return faults, len(flags) - len(taken)
 
 
 def audit_figures(audited: Sequence[Audited]) -> dict[str, Any]:
@@ -207,6 +211,7 @@ def grade_audit(model: Model, score: Score, played: Played) -> Audited:
             fault
             for fault in faults
             if fault.flag is None
+            and text.startswith(_FLAG)
             and fault.known < row
             and (fault.known == latest or row - fault.known <= _OWED)
         ]
@@ -247,7 +252,7 @@ def _known_rows(model: Model, score: Score, played: Played) -> list[int]:
 
 
 def _flags_of(model: Model, played: Played) -> tuple[list[tuple[int, str]], str]:
-    """Row and text of each flag, and the verdict after them."""
+    """Row and text of each flag, garbled ones among them, and the verdict after them."""
     flags: list[tuple[int, str]] = []
     start: int | None = None
     text = ""
@@ -261,7 +266,7 @@ def _flags_of(model: Model, played: Played) -> tuple[list[tuple[int, str]], str]
     rest = text.strip()
     if start is not None and rest.startswith(_FLAG):  # it was cut off
         flags.append((start, rest))
-    return [flag for flag in flags if flag[1].startswith(_FLAG)], rest
+    return [flag for flag in flags if flag[1] not in _VERDICTS], rest
 
 
 def _verdict(answer: str) -> str:
