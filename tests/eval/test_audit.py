@@ -8,6 +8,8 @@ import pytest
 
 import braid
 from braid.data.score import Part, Score, Segment
+from braid.engine.conversation import Conversation
+from braid.engine.core import EngineCore
 from braid.eval.audit import (
     Audited,
     Fault,
@@ -16,10 +18,12 @@ from braid.eval.audit import (
     audit_in_turns,
     audit_scores,
     efficiency,
+    flag_seconds,
     grade_audit,
 )
 from braid.eval.baseline import Baseline, Turned
-from braid.eval.play import Played, Said
+from braid.eval.clock import time_alone
+from braid.eval.play import Played, Said, step_alone
 from braid.eval.statistics import share_of
 from braid.eval.tasks import Contenders, evaluate_audit
 from braid.model.model import Model
@@ -205,6 +209,30 @@ def test_sizes_are_compared_solution_by_solution() -> None:
     )
 
 
+def test_seconds_run_from_the_token_that_gives_a_fault_away(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With rows that take 10 ms each, however long they take."""
+
+    def step(core: EngineCore, conversation: Conversation) -> float:
+        step_alone(core, conversation)
+        return 0.01
+
+    monkeypatch.setattr("braid.eval.clock.step_alone", step)
+    at_once: list[Score] = []
+    for each in audit_scores("numbers", 12, 5):
+        said = time_alone(model, topology("stories"), each, 5.0).played
+        delays = [fault.delay for fault in grade_audit(model, each, said, "typed").faults]
+        at_once += [each] if delays and set(delays) == {1} else []
+    assert len(at_once) > 1
+    found = flag_seconds(model, topology("stories"), at_once, 5.0, lambda *_: None)
+    # The row that reads the token draws the flag, and nothing else is under way with so slow a typist.
+    assert found["delay_s"]["value"] == found["delay_s"]["median"] == pytest.approx(0.01)
+    assert found["delay_s"]["n"] == sum(len(each.meta["faults"]) for each in at_once)
+    assert found["flagged"]["value"] == 1
+    assert found["ms_per_row"] == 10
+
+
 def test_the_baseline_reads_the_finished_solution() -> None:
     turns = Baseline(PACKAGED["braid-stories-turns"])
     wanted = audit_scores("numbers", 3, 5)
@@ -216,7 +244,8 @@ def test_the_baseline_reads_the_finished_solution() -> None:
 
 def test_a_whole_evaluation_has_all_splits(model: Model) -> None:
     turns = Baseline(PACKAGED["braid-stories-turns"])
-    found = evaluate_audit(Contenders(model, topology("stories"), turns), n=12)
+    found = evaluate_audit(Contenders(model, topology("stories"), turns), n=12, timed=2, per_second=8.0)
+    assert found["seconds"]["tokens_per_second"] == 8
     assert list(found["splits"]) == ["numbers", "structure", "wording", "faults"]
     for split in found["splits"].values():
         ratio = split["difference"]["msl_ratio"]

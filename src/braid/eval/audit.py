@@ -18,7 +18,8 @@ import numpy as np
 from braid.data.score import Score
 from braid.data.sources import Wish
 from braid.eval.baseline import Baseline
-from braid.eval.play import Pace, Played, play
+from braid.eval.clock import time_alone
+from braid.eval.play import Pace, Played, pieces_of, play
 from braid.eval.problems import scores_of
 from braid.eval.solve import OnProgress
 from braid.eval.statistics import mean_of, ratio_of, share_of
@@ -34,6 +35,7 @@ __all__ = [
     "audit_in_turns",
     "audit_scores",
     "efficiency",
+    "flag_seconds",
     "grade_audit",
 ]
 
@@ -199,9 +201,48 @@ def efficiency(ours: Sequence[Audited], theirs: Sequence[Audited]) -> dict[str, 
     }
 
 
-def grade_audit(model: Model, score: Score, played: Played) -> Audited:
+def flag_seconds(
+    model: Model, topology: Topology, scores: Sequence[Score], per_second: float, on_progress: OnProgress
+) -> dict[str, Any]:
+    """How long somebody who types a solution waits for the flag of a fault, one session alone.
+
+    The question is typed first. Each delay runs from the moment at which the token comes that gives the fault away to
+    the one at which the first token of its flag is known.
+
+    Args:
+        model, topology: Of streams.
+        scores: Solutions, at least one.
+        per_second: Tokens a second.
+        on_progress: Is told how far it is.
+    """
+    time_alone(model, topology, scores[0], per_second)  # the first run of a shape is slower
+    delays: list[float] = []
+    flagged: list[bool] = []
+    compute, rows = 0.0, 0
+    for number, score in enumerate(scores, start=1):
+        timed = time_alone(model, topology, score, per_second)
+        compute, rows = compute + timed.compute, rows + len(timed.done)
+        faults = grade_audit(model, score, timed.played, "typed").faults
+        known = _known_rows(model, score, timed.played, "typed")
+        for fault, row, came in zip(faults, known, _typed_before(score), strict=True):
+            flagged.append(fault.is_flagged)
+            if fault.delay is not None:
+                delays.append(timed.known_at(row + fault.delay) - came / per_second)
+        on_progress("seconds, typed", number, len(scores))
+    return {
+        "tokens_per_second": per_second,
+        "flagged": share_of(flagged).to_json(),
+        "delay_s": {
+            **mean_of(delays).to_json(),
+            "median": round(float(np.median(delays)), 4) if delays else math.nan,
+        },
+        "ms_per_row": round(1000 * compute / max(1, rows), 3),
+    }
+
+
+def grade_audit(model: Model, score: Score, played: Played, pace: Pace = "paced") -> Audited:
     """What became of the faults of a solution that was played to a model of streams."""
-    known = _known_rows(model, score, played)
+    known = _known_rows(model, score, played, pace)
     flags, verdict = _flags_of(model, played)
     faults = [_Open(meta["kind"], row) for meta, row in zip(score.meta["faults"], known, strict=True)]
     alarms = 0
@@ -237,17 +278,28 @@ def grade_audit(model: Model, score: Score, played: Played) -> Audited:
     )
 
 
-def _known_rows(model: Model, score: Score, played: Played) -> list[int]:
+def _known_rows(model: Model, score: Score, played: Played, pace: Pace) -> list[int]:
     """Row of the token that gives each planted fault away: the last one of the segment that ends with it."""
-    part = score.part("solution")
-    audit = score.part("audit")
     rows = [t for t, _ in played.words("solution")]
-    counts = [len(model.codec.encode(segment.text)[0]) for segment in part.segments]
-    ends = np.cumsum(counts)
+    ends: dict[int, int] = {}
+    count = 0
+    for text, segment in pieces_of(score.part("solution"), pace):
+        count += len(model.codec.encode(text)[0])
+        ends[segment] = count
+    return [rows[min(ends[segment], len(rows)) - 1] for segment in _faulty_segments(score)]
+
+
+def _typed_before(score: Score) -> list[int]:
+    """How many tokens somebody has typed before the one that gives each planted fault away."""
+    question, solution = (pieces_of(score.part(name), "typed") for name in ("user", "solution"))
+    last = {segment: place for place, (_, segment) in enumerate(solution)}
+    return [len(question) + last[segment] for segment in _faulty_segments(score)]
+
+
+def _faulty_segments(score: Score) -> list[int]:
+    """The segment of the solution that ends with the token that gives each planted fault away."""
     return [
-        rows[min(int(ends[segment.after["solution"] - 1]), len(rows)) - 1]
-        for segment in audit.segments
-        if _FLAG in segment.text
+        segment.after["solution"] - 1 for segment in score.part("audit").segments if _FLAG in segment.text
     ]
 
 
