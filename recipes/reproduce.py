@@ -179,7 +179,9 @@ def evaluated(
             timed=0,
             on_progress=told,
         ),
-        "audit": evaluate_audit(who, n=sizes["audit"], seed=shipped["audit"]["seed"], on_progress=told),
+        "audit": evaluate_audit(
+            who, n=sizes["audit"], seed=shipped["audit"]["seed"], timed=0, on_progress=told
+        ),
     }
     for task, report in found.items():
         write_text(

@@ -8,6 +8,8 @@ import pytest
 
 import braid
 from braid.data.score import Part, Score, Segment
+from braid.engine.conversation import Conversation
+from braid.engine.core import EngineCore
 from braid.eval.audit import (
     Audited,
     Fault,
@@ -16,10 +18,12 @@ from braid.eval.audit import (
     audit_in_turns,
     audit_scores,
     efficiency,
+    flag_seconds,
     grade_audit,
 )
-from braid.eval.baseline import Baseline
-from braid.eval.play import Played, Said
+from braid.eval.baseline import Baseline, Turned
+from braid.eval.clock import time_alone
+from braid.eval.play import Played, Said, step_alone
 from braid.eval.statistics import share_of
 from braid.eval.tasks import Contenders, evaluate_audit
 from braid.model.model import Model
@@ -131,6 +135,33 @@ def test_another_kind_is_a_flag_that_names_it_wrongly(model: Model) -> None:
     assert found.faults == (Fault("number", 2, True, False),)
 
 
+def test_a_garbled_flag_is_a_false_alarm_and_finds_no_fault(model: Model) -> None:
+    found = grade_audit(model, score(), played(model, {13: " number 7;", 20: " not ok"}))
+    assert (found.faults[0].is_flagged, found.false_alarms, found.verdict) == (False, 1, True)
+    sound = grade_audit(model, score(is_faulty=False), played(model, {13: " 7 wrong;", 20: " ok"}))
+    assert (sound.false_alarms, sound.verdict) == (1, True)
+    left = grade_audit(model, score(), played(model, {13: " number 7;", 20: " wrong number;", 30: " not ok"}))
+    assert (left.faults[0].is_named, left.false_alarms) == (True, 1), "the flag after it is still the fault's"
+
+
+def test_a_verdict_that_is_said_like_a_flag_is_none(model: Model) -> None:
+    assert grade_audit(model, score(is_faulty=False), played(model, {20: " ok;"})).false_alarms == 0
+
+
+@pytest.mark.parametrize(("answer", "flagged", "alarms"), [
+    (" wrong number; not ok", True, 0), (" wrong number", True, 0), (" number 7; not ok", False, 1),
+    (" number 7; wrong result; not ok", True, 1), (" ok; not ok", False, 0),
+])  # fmt: skip
+def test_garbled_flags_of_the_baseline_count_as_well(
+    answer: str, flagged: bool, alarms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = Baseline(PACKAGED["braid-stories-turns"])
+    said = Turned("", answer, 10, 0, 5, True)
+    monkeypatch.setattr(turns, "play", lambda scores, on_progress: [(each, said) for each in scores])
+    (found,) = audit_in_turns(turns, [score()], lambda *_: None)
+    assert (found.faults[0].is_flagged, found.false_alarms) == (flagged, alarms)
+
+
 def test_silence_misses_the_fault(model: Model) -> None:
     found = grade_audit(model, score(), played(model, {20: " ok"}))
     assert (found.faults[0].is_flagged, found.false_alarms, found.verdict) == (False, 0, False)
@@ -178,6 +209,30 @@ def test_sizes_are_compared_solution_by_solution() -> None:
     )
 
 
+def test_seconds_run_from_the_token_that_gives_a_fault_away(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With rows that take 10 ms each, however long they take."""
+
+    def step(core: EngineCore, conversation: Conversation) -> float:
+        step_alone(core, conversation)
+        return 0.01
+
+    monkeypatch.setattr("braid.eval.clock.step_alone", step)
+    at_once: list[Score] = []
+    for each in audit_scores("numbers", 12, 5):
+        said = time_alone(model, topology("stories"), each, 5.0).played
+        delays = [fault.delay for fault in grade_audit(model, each, said, "typed").faults]
+        at_once += [each] if delays and set(delays) == {1} else []
+    assert len(at_once) > 1
+    found = flag_seconds(model, topology("stories"), at_once, 5.0, lambda *_: None)
+    # The row that reads the token draws the flag, and nothing else is under way with so slow a typist.
+    assert found["delay_s"]["value"] == found["delay_s"]["median"] == pytest.approx(0.01)
+    assert found["delay_s"]["n"] == sum(len(each.meta["faults"]) for each in at_once)
+    assert found["flagged"]["value"] == 1
+    assert found["ms_per_row"] == 10
+
+
 def test_the_baseline_reads_the_finished_solution() -> None:
     turns = Baseline(PACKAGED["braid-stories-turns"])
     wanted = audit_scores("numbers", 3, 5)
@@ -189,7 +244,8 @@ def test_the_baseline_reads_the_finished_solution() -> None:
 
 def test_a_whole_evaluation_has_all_splits(model: Model) -> None:
     turns = Baseline(PACKAGED["braid-stories-turns"])
-    found = evaluate_audit(Contenders(model, topology("stories"), turns), n=12)
+    found = evaluate_audit(Contenders(model, topology("stories"), turns), n=12, timed=2, per_second=8.0)
+    assert found["seconds"]["tokens_per_second"] == 8
     assert list(found["splits"]) == ["numbers", "structure", "wording", "faults"]
     for split in found["splits"].values():
         ratio = split["difference"]["msl_ratio"]

@@ -83,13 +83,17 @@ def test_where_streams_do_not_pay_is_said() -> None:
         "task": "solve", "model": "m", "baseline": "b", "topology": "stories", "braid": "1", "n": 100, "seed": 7,
         "splits": {"numbers": split},
         "wait_k": {"by_wait": {"1": {"accuracy": {"value": 0.5, "low": 0.4, "high": 0.6}}}, "spread": _found(0.03)},
-        "seconds": {"paste": {"streams": seconds, "baseline": seconds, "whole_answer_cut": _found(-0.6)}},
+        "seconds": {
+            "typed": {"tokens_per_second": 8.0, "streams": seconds},
+            "paste": {"streams": seconds, "baseline": seconds, "whole_answer_cut": _found(-0.6)},
+        },
     }  # fmt: skip
     text = to_markdown(solve_document(found))
     losses = text.partition("## Where streams do not pay")[2]
     assert "paste: the whole answer comes 60 % later" in losses
     assert "thoughts of 0 to 4 tokens (7 problems)" in losses
     assert "-40.0" in losses
+    assert "typed is 8 tokens a second, paste is all at once" in text
     assert "lie +3.0 (+1.0 to +5.0) points apart" in text
     assert "| 80.0 % (78.0 to 82.0) |" in text
     assert "| 0.500 (0.480 to 0.520) |" in text
@@ -129,7 +133,17 @@ def test_an_audit_is_reported_by_kind() -> None:
     found = {
         "task": "audit", "model": "m", "baseline": None, "topology": "stories", "braid": "1", "n": 100, "seed": 7,
         "splits": {"numbers": {"what": "unseen numbers", "streams": figures}},
+        "seconds": {
+            "tokens_per_second": 5.0, "flagged": share, "delay_s": {**_found(0.03, 0.01), "median": 0.025},
+            "ms_per_row": 9.5,
+        },
     }  # fmt: skip
     text = to_markdown(audit_document(found))
     assert "| unseen numbers | number | 90.0 % (80.0 to 95.0) |" in text
     assert "| 4.0 % (2.0 to 6.0) | 3.0 % (1.0 to 5.0) |" in text
+    assert (
+        "5 tokens a second, 90.0 % (80.0 to 95.0) of the faults are flagged, 30 ms (20 to 40; median 25)"
+        in text
+    )
+    found["seconds"]["delay_s"] = {"value": None, "low": None, "high": None, "n": 0, "median": None}
+    assert "tokens a second" not in to_markdown(audit_document(found))

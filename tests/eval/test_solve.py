@@ -189,7 +189,7 @@ def test_a_whole_evaluation_says_all_that_it_promises(model: Model, turns: Basel
     told: list[str] = []
     found = evaluate_solve(
         Contenders(model, topology("stories"), turns),
-        n=9, files=[OWN], gsm=False, waits=(1, 5), timed=1, limit=3,
+        n=9, files=[OWN], gsm=False, waits=(1, 5), timed=1, per_second=8.0, limit=3,
         on_progress=lambda what, done, of: told.append(what),
     )  # fmt: skip
     assert list(found["splits"]) == [
@@ -207,7 +207,9 @@ def test_a_whole_evaluation_says_all_that_it_promises(model: Model, turns: Basel
     assert 0 <= spread["low"] <= spread["value"] < spread["high"], "nobody is sure of one problem"
     for gap in found["wording_gap"].values():
         assert gap["low"] < gap["value"] < gap["high"]
-    assert set(found["seconds"]) == {"typed", "paste"}
+    assert {pace: each["tokens_per_second"] for pace, each in found["seconds"].items()} == {
+        "typed": 8, "paste": None,
+    }  # fmt: skip
     assert any("wait-5" in each for each in told)
 
 

@@ -57,6 +57,9 @@ TopologyOption = Annotated[
     str, typer.Option("--topology", "-t", help="A preset or a YAML file, of the model's streams.")
 ]
 SeedOption = Annotated[int, typer.Option(help="Of the problems.")]
+PerSecondOption = Annotated[
+    float, typer.Option(min=0.1, help="Tokens a second of who types, where it is timed.")
+]
 OutOption = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="Folder for report.md, report.html and report.json.", metavar="FOLDER"),
@@ -81,6 +84,7 @@ def solve(
     gsm: Annotated[bool, typer.Option(help="Ask problems of gsm_symbolic, too.")] = True,
     sweep: Annotated[bool, typer.Option(help="Sweep wait-k from 1 to 10.")] = True,
     timed: Annotated[int, typer.Option(min=0, help="Problems that are timed, one session alone.")] = 40,
+    per_second: PerSecondOption = 5.0,
     threads: ThreadsOption = None,
     out: OutOption = None,
     json: JsonOption = False,
@@ -103,6 +107,7 @@ def solve(
             gsm=gsm,
             waits=WAITS if sweep else (),
             timed=timed,
+            per_second=per_second,
             on_progress=told,
         )
     _tell(found, solve_document, out, is_json=json)
@@ -117,6 +122,8 @@ def audit(
         int, typer.Option("--n", "-n", min=4, help="Solutions in all, spread over the splits.")
     ] = 2000,
     seed: SeedOption = 7,
+    timed: Annotated[int, typer.Option(min=0, help="Solutions that are timed, one session alone.")] = 40,
+    per_second: PerSecondOption = 5.0,
     threads: ThreadsOption = None,
     out: OutOption = None,
     json: JsonOption = False,
@@ -132,7 +139,7 @@ def audit(
     _make(out)
     with _progress() as told:
         who = _contenders(model, baseline, topology, threads)
-        found = evaluate_audit(who, n=n, seed=seed, on_progress=told)
+        found = evaluate_audit(who, n=n, seed=seed, timed=timed, per_second=per_second, on_progress=told)
     _tell(found, audit_document, out, is_json=json)
 
 

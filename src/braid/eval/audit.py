@@ -2,7 +2,8 @@
 
 A fault can be known with the first token that differs from what is right. A flag that begins in the row of that token,
 or before, cannot know it and is a false alarm; one that comes while the fault is the latest that is known is its flag,
-with a delay of so many rows. A second flag for the same fault is a false alarm, too.
+with a delay of so many rows. A second flag for the same fault is a false alarm, too, and so is whatever else ends in a
+`;` and is no verdict.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import numpy as np
 from braid.data.score import Score
 from braid.data.sources import Wish
 from braid.eval.baseline import Baseline
-from braid.eval.play import Pace, Played, play
+from braid.eval.clock import time_alone
+from braid.eval.play import Pace, Played, pieces_of, play
 from braid.eval.problems import scores_of
 from braid.eval.solve import OnProgress
 from braid.eval.statistics import mean_of, ratio_of, share_of
@@ -33,6 +35,7 @@ __all__ = [
     "audit_in_turns",
     "audit_scores",
     "efficiency",
+    "flag_seconds",
     "grade_audit",
 ]
 
@@ -44,6 +47,7 @@ SPLITS: Mapping[str, str] = {
 }
 
 _FLAG = "wrong"
+_VERDICTS = ("ok", "not ok")
 
 _OWED = 8
 """Rows in which a flag may still be for a fault before the latest: an auditor says one flag after another."""
@@ -123,7 +127,9 @@ def audit_in_turns(baseline: Baseline, scores: Sequence[Score], on_progress: OnP
     found: list[Audited] = []
     told = baseline.play(scores, on_progress=lambda done: on_progress("audit, baseline", done, len(scores)))
     for score, said in told:
-        flags = [each.strip() for each in said.answer.split(";") if each.strip().startswith(_FLAG)]
+        *whole, rest = (each.strip() for each in said.answer.split(";"))
+        whole += [rest] if rest.startswith(_FLAG) else []  # it was cut off
+        flags = [each for each in whole if each not in _VERDICTS]
         faults, alarms = _matched([each["kind"] for each in score.meta["faults"]], flags)
         found.append(
             Audited(
@@ -141,7 +147,7 @@ def audit_in_turns(baseline: Baseline, scores: Sequence[Score], on_progress: OnP
 
 def _matched(kinds: Sequence[str], flags: Sequence[str]) -> tuple[tuple[Fault, ...], int]:
     """Faults and their flags, by the kind that is named and then by order; and how many flags are nobody's."""
-    left = list(flags)
+    left = [flag for flag in flags if flag.startswith(_FLAG)]
     taken: dict[int, str] = {}
     for by_name in (True, False):
         for place, kind in enumerate(kinds):
@@ -152,7 +158,7 @@ def _matched(kinds: Sequence[str], flags: Sequence[str]) -> tuple[tuple[Fault, .
     faults = tuple(
         Fault(kind, None, place in taken, kind in taken.get(place, "")) for place, kind in enumerate(kinds)
     )
-    return faults, len(left)
+    return faults, len(flags) - len(taken)
 
 
 def audit_figures(audited: Sequence[Audited]) -> dict[str, Any]:
@@ -195,9 +201,48 @@ def efficiency(ours: Sequence[Audited], theirs: Sequence[Audited]) -> dict[str, 
     }
 
 
-def grade_audit(model: Model, score: Score, played: Played) -> Audited:
+def flag_seconds(
+    model: Model, topology: Topology, scores: Sequence[Score], per_second: float, on_progress: OnProgress
+) -> dict[str, Any]:
+    """How long somebody who types a solution waits for the flag of a fault, one session alone.
+
+    The question is typed first. Each delay runs from the moment at which the token comes that gives the fault away to
+    the one at which the first token of its flag is known.
+
+    Args:
+        model, topology: Of streams.
+        scores: Solutions, at least one.
+        per_second: Tokens a second.
+        on_progress: Is told how far it is.
+    """
+    time_alone(model, topology, scores[0], per_second)  # the first run of a shape is slower
+    delays: list[float] = []
+    flagged: list[bool] = []
+    compute, rows = 0.0, 0
+    for number, score in enumerate(scores, start=1):
+        timed = time_alone(model, topology, score, per_second)
+        compute, rows = compute + timed.compute, rows + len(timed.done)
+        faults = grade_audit(model, score, timed.played, "typed").faults
+        known = _known_rows(model, score, timed.played, "typed")
+        for fault, row, came in zip(faults, known, _typed_before(score), strict=True):
+            flagged.append(fault.is_flagged)
+            if fault.delay is not None:
+                delays.append(timed.known_at(row + fault.delay) - came / per_second)
+        on_progress("seconds, typed", number, len(scores))
+    return {
+        "tokens_per_second": per_second,
+        "flagged": share_of(flagged).to_json(),
+        "delay_s": {
+            **mean_of(delays).to_json(),
+            "median": round(float(np.median(delays)), 4) if delays else math.nan,
+        },
+        "ms_per_row": round(1000 * compute / max(1, rows), 3),
+    }
+
+
+def grade_audit(model: Model, score: Score, played: Played, pace: Pace = "paced") -> Audited:
     """What became of the faults of a solution that was played to a model of streams."""
-    known = _known_rows(model, score, played)
+    known = _known_rows(model, score, played, pace)
     flags, verdict = _flags_of(model, played)
     faults = [_Open(meta["kind"], row) for meta, row in zip(score.meta["faults"], known, strict=True)]
     alarms = 0
@@ -207,6 +252,7 @@ def grade_audit(model: Model, score: Score, played: Played) -> Audited:
             fault
             for fault in faults
             if fault.flag is None
+            and text.startswith(_FLAG)
             and fault.known < row
             and (fault.known == latest or row - fault.known <= _OWED)
         ]
@@ -232,22 +278,33 @@ def grade_audit(model: Model, score: Score, played: Played) -> Audited:
     )
 
 
-def _known_rows(model: Model, score: Score, played: Played) -> list[int]:
+def _known_rows(model: Model, score: Score, played: Played, pace: Pace) -> list[int]:
     """Row of the token that gives each planted fault away: the last one of the segment that ends with it."""
-    part = score.part("solution")
-    audit = score.part("audit")
     rows = [t for t, _ in played.words("solution")]
-    counts = [len(model.codec.encode(segment.text)[0]) for segment in part.segments]
-    ends = np.cumsum(counts)
+    ends: dict[int, int] = {}
+    count = 0
+    for text, segment in pieces_of(score.part("solution"), pace):
+        count += len(model.codec.encode(text)[0])
+        ends[segment] = count
+    return [rows[min(ends[segment], len(rows)) - 1] for segment in _faulty_segments(score)]
+
+
+def _typed_before(score: Score) -> list[int]:
+    """How many tokens somebody has typed before the one that gives each planted fault away."""
+    question, solution = (pieces_of(score.part(name), "typed") for name in ("user", "solution"))
+    last = {segment: place for place, (_, segment) in enumerate(solution)}
+    return [len(question) + last[segment] for segment in _faulty_segments(score)]
+
+
+def _faulty_segments(score: Score) -> list[int]:
+    """The segment of the solution that ends with the token that gives each planted fault away."""
     return [
-        rows[min(int(ends[segment.after["solution"] - 1]), len(rows)) - 1]
-        for segment in audit.segments
-        if _FLAG in segment.text
+        segment.after["solution"] - 1 for segment in score.part("audit").segments if _FLAG in segment.text
     ]
 
 
 def _flags_of(model: Model, played: Played) -> tuple[list[tuple[int, str]], str]:
-    """Row and text of each flag, and the verdict after them."""
+    """Row and text of each flag, garbled ones among them, and the verdict after them."""
     flags: list[tuple[int, str]] = []
     start: int | None = None
     text = ""
@@ -261,7 +318,7 @@ def _flags_of(model: Model, played: Played) -> tuple[list[tuple[int, str]], str]
     rest = text.strip()
     if start is not None and rest.startswith(_FLAG):  # it was cut off
         flags.append((start, rest))
-    return [flag for flag in flags if flag[1].startswith(_FLAG)], rest
+    return [flag for flag in flags if flag[1] not in _VERDICTS], rest
 
 
 def _verdict(answer: str) -> str:

@@ -110,6 +110,7 @@ def audit_document(found: Json) -> list[Block]:
                 for split in splits.values()
             ],
         ),
+        *_flag_blocks(found),
     ]  # fmt: skip
 
 
@@ -197,6 +198,7 @@ def _second_blocks(found: Json) -> list[Block]:
     seconds = found.get("seconds")
     if not seconds:
         return []
+    typed = seconds.get("typed")
     rows: list[list[str]] = []
     for pace, figures in seconds.items():
         for who in ("streams", "baseline"):
@@ -214,7 +216,26 @@ def _second_blocks(found: Json) -> list[Block]:
     return [
         Heading("Seconds, one session alone"),
         Table(["pace", "who", "first answer token (ms)", "whole answer (ms)", "ms a row"], rows),
-        Text("From the last token of the question; typed is five tokens a second, paste is all at once."),
+        Text(
+            "From the last token of the question; "
+            + ("" if typed is None else f"typed is {typed['tokens_per_second']:g} tokens a second, ")
+            + "paste is all at once."
+        ),
+    ]
+
+
+def _flag_blocks(found: Json) -> list[Block]:
+    seconds = found.get("seconds")
+    if not seconds or seconds["delay_s"]["value"] is None:
+        return []
+    delay = {name: _milliseconds(seconds["delay_s"][name]) for name in ("value", "low", "high", "median")}
+    return [
+        Heading("Seconds, one session alone"),
+        Text(
+            f"Typed at {seconds['tokens_per_second']:g} tokens a second, {_share(seconds['flagged'])} of the faults "
+            f"are flagged, {delay['value']} ms ({delay['low']} to {delay['high']}; median {delay['median']}) after the "
+            f"token came that gives them away, at {seconds['ms_per_row']:.1f} ms a row."
+        ),
     ]
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "alone",
     "pieces_of",
     "play",
+    "played_of",
     "step_alone",
     "trained_topology",
     "with_feed",
@@ -155,7 +156,7 @@ def play(
             for number, sitting in list(live.items()):
                 sitting.conversation.take_news()
                 if sitting.is_over:
-                    done[number] = (sitting.score, _played(model, sitting))
+                    done[number] = (sitting.score, played_of(model, sitting.conversation))
                     sitting.conversation.close()
                     del live[number]
             while told in done:
@@ -210,14 +211,18 @@ class Arriving:
                     break
         return given
 
-    def give_next(self) -> None:
-        """Give the next piece of the first input that may have one, however busy the model is."""
+    def give_next(self) -> str | None:
+        """Give the next piece of the first input that may have one, however busy the model is.
+
+        Returns:
+            The text that was given; None if nothing was, and the empty text for an end.
+        """
         for coming in self._parts:
             if not coming.is_over and all(
                 self._by_name[name].num_given >= n for name, n in coming.after.items()
             ):
-                coming.give(self._conversation)
-                return
+                return coming.give(self._conversation)
+        return None
 
     def _may_come(self, coming: _Coming) -> bool:
         if self._pace != "paste" and self._conversation.num_queued_of(coming.part.stream):
@@ -350,8 +355,9 @@ def with_feed(topology: Topology, feed: Literal["paced", "burst"]) -> Topology:
     )
 
 
-def _played(model: Model, sitting: _Sitting) -> Played:
-    transcript = sitting.conversation.transcript
+def played_of(model: Model, conversation: Conversation) -> Played:
+    """What was said in a conversation."""
+    transcript = conversation.transcript
     end_id = model.turn_end_id
     streams: dict[str, Said] = {}
     last_input = -1
@@ -368,7 +374,7 @@ def _played(model: Model, sitting: _Sitting) -> Played:
         streams,
         last_input,
         num_rows,
-        sitting.conversation.peak_kv_tokens,
-        sitting.conversation.turn_is_over,
+        conversation.peak_kv_tokens,
+        conversation.turn_is_over,
         end_id,
     )

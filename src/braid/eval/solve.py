@@ -19,7 +19,7 @@ import numpy as np
 from braid.data.layout import ARRIVALS, lay_out
 from braid.data.tokens import DataTokenizer
 from braid.eval.baseline import Baseline, Turned
-from braid.eval.clock import TYPED_PER_SECOND, Waited, wait_for
+from braid.eval.clock import Waited, wait_for
 from braid.eval.play import Pace, Played, play
 from braid.eval.problems import Problem
 from braid.eval.statistics import Interval, mean_of, paired_difference, paired_shares, ratio_of, share_of
@@ -217,6 +217,7 @@ def seconds_of(
     topology: Topology,
     turns: tuple[Model, Topology, tuple[int, ...]] | None,
     problems: Sequence[Problem],
+    typed_per_second: float,
     on_progress: OnProgress,
 ) -> dict[str, Any]:
     """How long somebody waits who types, and somebody who pastes, one session alone; both models on the same engine.
@@ -225,9 +226,11 @@ def seconds_of(
         model, topology: Of streams.
         turns: The baseline, the topology it is run with, and the tokens that end its thought.
         problems: They take turns, so that a busy moment of the machine hits both.
+        typed_per_second: Tokens a second of who types.
+        on_progress: Is told how far it is.
     """
     found: dict[str, Any] = {}
-    for pace, per_second in (("typed", TYPED_PER_SECOND), ("paste", None)):
+    for pace, per_second in (("typed", typed_per_second), ("paste", None)):
         told = _told(f"seconds, {pace}", len(problems), on_progress)
         ours: list[Waited] = []
         theirs: list[Waited] = []

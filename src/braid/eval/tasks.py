@@ -12,6 +12,7 @@ from braid.data.tokens import DataTokenizer
 from braid.errors import InputError
 from braid.eval import audit
 from braid.eval.baseline import Baseline
+from braid.eval.clock import TYPED_PER_SECOND
 from braid.eval.play import Pace
 from braid.eval.problems import (
     OUTSIDE,
@@ -79,6 +80,7 @@ def evaluate_solve(
     gsm: bool = True,
     waits: Sequence[int] = WAITS,
     timed: int = 40,
+    per_second: float = TYPED_PER_SECOND,
     limit: int | None = None,
     on_progress: OnProgress = lambda what, done, of: None,
 ) -> dict[str, Any]:
@@ -92,6 +94,7 @@ def evaluate_solve(
         gsm: Whether `gsm_symbolic` is asked, too.
         waits: Tokens of the question that the outputs wait for, in a sweep over a fifth of the split `numbers`.
         timed: Problems that are timed, one session alone.
+        per_second: Tokens a second of who types, where it is timed.
         limit: Problems of each file at most; None asks all.
         on_progress: Is told how far it is.
 
@@ -124,7 +127,9 @@ def evaluate_solve(
         plain = None
         if who.turns is not None:
             plain = (load(who.turns.folder), preset("plain"), who.turns.thought_end)
-        found["seconds"] = seconds_of(who.model, who.topology, plain, sets["numbers"][:timed], on_progress)
+        found["seconds"] = seconds_of(
+            who.model, who.topology, plain, sets["numbers"][:timed], per_second, on_progress
+        )
     return found
 
 
@@ -180,6 +185,8 @@ def evaluate_audit(
     *,
     n: int = 2000,
     seed: int = 7,
+    timed: int = 40,
+    per_second: float = TYPED_PER_SECOND,
     on_progress: OnProgress = lambda what, done, of: None,
 ) -> dict[str, Any]:
     """Flag planted faults while a solution is written.
@@ -188,15 +195,18 @@ def evaluate_audit(
         who: Is evaluated.
         n: Solutions in all, spread over the splits.
         seed: Of the generator's series.
+        timed: Solutions of the split `numbers` that are timed, one session alone.
+        per_second: Tokens a second of who types, where it is timed.
         on_progress: Is told how far it is.
     """
     found: dict[str, Any] = {"task": "audit", **who.about, "n": n, "seed": seed, "splits": {}}
+    each = max(1, n // len(audit.SPLITS))
     for name, what in audit.SPLITS.items():
 
         def told(doing: str, done: int, of: int, name: str = name) -> None:
             on_progress(f"{name}: {doing}", done, of)
 
-        scores = audit.audit_scores(name, max(1, n // len(audit.SPLITS)), seed)
+        scores = audit.audit_scores(name, each, seed)
         ours = audit.audit_in_streams(who.model, who.topology, scores, "paced", told)
         figures: dict[str, Any] = {"what": what, "streams": audit.audit_figures(ours)}
         if who.turns is not None:
@@ -204,4 +214,7 @@ def evaluate_audit(
             figures["baseline"] = audit.audit_figures(theirs)
             figures["difference"] = audit.efficiency(ours, theirs)
         found["splits"][name] = figures
+    if timed:
+        few = audit.audit_scores("numbers", min(each, timed), seed)
+        found["seconds"] = audit.flag_seconds(who.model, who.topology, few, per_second, on_progress)
     return found
