@@ -44,7 +44,8 @@ from braid.engine.backend import (
 from braid.engine.coming import coming_rows, demand_of_piece, demand_of_rows, within
 from braid.engine.editing.editable import MOST_DRAFTED, Counts, EditableTurn, Mode
 from braid.engine.editing.facts import changes_a_fact
-from braid.engine.editing.history import told_history
+from braid.engine.editing.history import History, told_history
+from braid.engine.editing.room import require_room
 from braid.engine.editing.splicing import Part, needs_of
 from braid.engine.editing.taken import Shape, Taken, shape_of
 from braid.engine.ground import Ground, Unanswered
@@ -409,8 +410,20 @@ class Conversation:
             RegimeError: This turn was begun with `write`.
             EditAfterConsumed: This turn is committed already.
             InputError, ChatTemplateError: The messages are none that the session can go on with.
-            ContextOverflowError: The text is longer than the model's context.
+            ContextOverflowError: It is longer than the model's context, with the conversation before it.
+            PoolTooSmallError: It is larger than the cache, with the conversation before it.
             DirectionError, UnknownStreamError, StreamClosedError, SessionClosedError
+        """
+        texts, history = self._heard(texts, messages)
+        self._want(texts, mode, history, now)
+
+    def _heard(
+        self, texts: Mapping[str, str], messages: Sequence[Mapping[str, Any]] | None
+    ) -> tuple[Mapping[str, str], History | None]:
+        """What a snapshot says of the inputs, and of the conversation before them; nothing is changed.
+
+        Raises:
+            What `snapshot` raises.
         """
         self._require_open()
         history = None
@@ -419,16 +432,23 @@ class Conversation:
         for stream, text in texts.items():
             self._input(stream)
             require_whole(text)
-            self._require_fits(stream, text)
-        if self._is_edited if self.edit is None else self.edit.is_committed:
+        edit = self.edit
+        if self._is_edited if edit is None else edit.is_committed:
             raise EditAfterConsumed(
                 "this turn is committed and being answered; send the next snapshot when it is over, or interrupt it"
             )
-        if self._in_turn and self.edit is None:
+        if self._in_turn and edit is None:
             raise RegimeError(
                 "this turn was begun with write, which is read at once and cannot change any more; end it, and send "
                 "snapshots in the next turn"
             )
+        merged = texts if edit is None else {**edit.texts, **texts}
+        if edit is None or history is not None or merged != edit.texts:
+            require_room(self, merged, edit.history if history is None and edit is not None else history)
+        return texts, history
+
+    def _want(self, texts: Mapping[str, str], mode: Mode, history: History | None, now: float) -> None:
+        """Let the turn be of what a snapshot says."""
         if self.edit is None:
             self.edit = EditableTurn(self, self.most_drafted, self.draft_after)
             self.counts = self.edit.counts
@@ -461,22 +481,21 @@ class Conversation:
             EditAfterConsumed: This turn is committed already.
             What `snapshot` raises.
         """
-        before = self.edit
-        texts = texts or {}
-        if texts or messages is not None or self.edit is None:
-            self.snapshot(texts, mode, messages)
-        edit = self.edit
-        assert edit is not None, "a snapshot makes one"
-        if edit.is_committed:
+        texts, history = texts or {}, None
+        says_more = bool(texts) or messages is not None or self.edit is None
+        if says_more:
+            texts, history = self._heard(texts, messages)
+        elif self.edit is not None and self.edit.is_committed:
             raise EditAfterConsumed("this turn is committed already; wait until it is over")
-        if not any(edit.texts.values()):
-            if before is None:
-                self.edit = None
+        if not any((texts if self.edit is None else {**self.edit.texts, **texts}).values()):
             raise EmptyInputError(
                 "the committed input is empty; send a snapshot with text to "
                 f"{' or '.join(self.topology.input_names) or 'an input stream'} first"
             )
-        edit.is_committed = True
+        if says_more:
+            self._want(texts, mode, history, 0.0)
+        assert self.edit is not None, "a snapshot makes one"
+        self.edit.is_committed = True
 
     def rollback(self) -> None:
         """Take back all snapshots of this turn, as if none had been sent; harmless when there were none.
@@ -1344,17 +1363,6 @@ class Conversation:
     def _input(self, stream: str) -> InputLane:
         self._require_open()
         return self.stage.input(stream)
-
-    def _require_fits(self, stream: str, text: str) -> None:
-        """Refuse what could never be read, such as a pasted book, before it takes the place of what could."""
-        limit = self.model.max_positions
-        if len(text) > limit:
-            length = len(self.model.codec.encode(text)[0])
-            if length > limit:
-                raise ContextOverflowError(
-                    f"the snapshot of {stream} has {length} tokens; {self.model.name} was made for {limit}: send a "
-                    "shorter one; the snapshot before it still counts"
-                )
 
     def _require_queue_room(self, lane: InputLane) -> None:
         if len(lane.queue) >= self.max_queued:

@@ -13,6 +13,7 @@ from braid.checks.subject import RecordingCore
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.guessing.ahead import MOST_AHEAD
+from braid.engine.journal import Journal, replay
 from braid.engine.record import LedgerLine
 from braid.errors import ContextOverflowError, EditAfterConsumed, EmptyInputError, RegimeError
 from braid.streams.sampling import SamplingSpec
@@ -270,6 +271,29 @@ def test_what_is_said_to_a_turn_in_the_wrong_order_changes_nothing() -> None:
     core.do(conversation, "write", "user", "Next ")
     with pytest.raises(RegimeError):
         core.do(conversation, "snapshot", {"user": "Next"})
+
+
+def test_a_refused_commit_changes_nothing_and_the_journal_replays_what_follows() -> None:
+    def null_core(journal: Journal | None = None) -> EngineCore:
+        return EngineCore(NullBackend(NullModel(codec(), silence_token_id=SILENCE)), journal=journal)
+
+    journal = Journal()
+    core = null_core(journal)
+    conversation = core.open(plain(), seed=9)
+    counts = conversation.counts
+    for texts in ({}, {"user": ""}):
+        with pytest.raises(EmptyInputError):
+            core.do(conversation, "commit", texts)
+    assert conversation.counts is counts
+    core.do(conversation, "snapshot", {"user": "So"})
+    core.step([conversation])
+    with pytest.raises(EmptyInputError):
+        core.do(conversation, "commit", {"user": ""})
+    core.do(conversation, "commit")
+    while conversation.turn == 0:
+        assert not core.step([conversation]).failures
+    assert conversation.transcript.text("user") == "So"
+    assert replay(null_core(), journal.entries)[0].transcript == conversation.transcript
 
 
 def test_a_turn_that_is_taken_back_was_never_there() -> None:
