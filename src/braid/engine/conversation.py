@@ -505,8 +505,7 @@ class Conversation:
         """
         self._require_open()
         if self.edit is not None and not self.edit.is_committed:
-            self.edit.texts, self.edit.history = {}, None
-            self.edit.is_withdrawn = self.edit.is_outdated = True
+            self._take_back()
         elif self.edit is not None or self._is_edited:
             raise EditAfterConsumed("this turn is committed already, and cannot be taken back; interrupt it")
 
@@ -540,7 +539,11 @@ class Conversation:
         self.stage.lane(stream)
         self._restart_draft()
         if self.edit is not None:
-            self.edit.leave_out(stream)
+            self.edit.texts.pop(stream, None)
+            if self.edit.is_committed and not any(
+                self.edit.texts.values()
+            ):  # nothing is left of what was committed
+                self._take_back()
         lane = self.stage.lane(stream)
         if lane.is_closed if isinstance(lane, InputLane) else lane.phase == "closed":
             return
@@ -706,10 +709,6 @@ class Conversation:
         edit = self.edit
         if edit is None or self.is_closed:
             return False
-        if edit.is_withdrawn:
-            edit.restart()
-            self.edit = None
-            return False
         if not edit.follow(now):
             return False
         self.released()
@@ -750,6 +749,11 @@ class Conversation:
     def _restart_draft(self) -> None:
         if self.edit is not None:
             self.edit.restart()
+
+    def _take_back(self) -> None:
+        """There is no editable turn any more, as if none had been begun."""
+        self._restart_draft()
+        self.edit, self.put_off = None, []
 
     def _put_off(self, verb: str, stream: str | None) -> None:
         """What is drafted has not been said, and cannot be cut short; what is committed can, once it is released."""
@@ -794,7 +798,7 @@ class Conversation:
     def draft(self) -> Draft | None:
         """What is drafted of the newest snapshot; None while there is nothing, and once it is committed."""
         edit = self.edit
-        if edit is None or edit.base is None or edit.is_outdated or edit.is_committed or edit.is_withdrawn:
+        if edit is None or edit.base is None or edit.is_outdated or edit.is_committed:
             return None
         transcript, before = self.record.transcript, len(edit.base.record.transcript.entries)
         return Draft(

@@ -313,6 +313,64 @@ def test_a_turn_that_is_taken_back_was_never_there() -> None:
     check_same(core, conversation, *fresh(plain(), {"user": "Say it."}))
 
 
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("in_flight", [False, True])
+@pytest.mark.parametrize("verb", ["write", "tell", "fork"])
+def test_a_turn_is_taken_back_at_once(verb: str, in_flight: bool, name: str) -> None:
+    """Whoever takes it back may write in the same moment, also while a forward of the draft is under way."""
+    topology = TOPOLOGIES[name]()
+    core = core_for(topology)
+    conversation = core.open(topology, seed=9, ledger=[])
+    core.do(conversation, "snapshot", {"user": "So it goes."})
+    for _ in range(2):
+        core.step([conversation])
+
+    def take_back() -> None:
+        core.do(conversation, "rollback")
+        if verb == "write":
+            core.do(conversation, "write", "user", "Say it.")
+            core.do(conversation, "end")
+        elif verb == "tell":
+            core.do(conversation, "tell", {"user": "Say it."})
+
+    computed = core.recording.num_computed
+    if in_flight:
+        published: list[int] = []
+
+        def publish(_: Any) -> None:
+            if not published:
+                take_back()
+            published.append(core.recording.num_computed)
+
+        core.step([conversation], publish=publish)
+        assert published[0] == computed < core.recording.num_computed, "it was before the forward"
+    else:
+        take_back()
+    if verb == "fork":
+        twin = core.fork(conversation)
+        assert twin.kv_tokens == conversation.kv_tokens
+        conversation = twin
+        core.do(conversation, "tell", {"user": "Say it."})
+    while not conversation.turn_is_over or conversation.has_work:
+        assert not core.step([conversation]).failures
+    check_same(core, conversation, *fresh(topology, {"user": "Say it."}))
+    if verb != "fork":
+        resumed = core_for(topology).open(topology, seed=9, ledger=lines_from(conversation))
+        assert rows_of(resumed) == rows_of(conversation)
+
+
+def test_what_was_put_off_goes_with_what_was_committed() -> None:
+    topology = aloud()
+    core = core_for(topology)
+    conversation = core.open(topology, seed=9)
+    core.do(conversation, "commit", {"user": "So it goes."})
+    core.do(conversation, "cancel")
+    core.do(conversation, "close_stream", "user")
+    core.do(conversation, "commit", {"document": "It goes."})
+    finish(core, conversation)
+    assert conversation.transcript.text("output"), "it was not what was cancelled"
+
+
 def test_a_draft_that_loses_its_cache_begins_again() -> None:
     core = core_for(plain())
     conversation = core.open(plain(), seed=9)

@@ -90,8 +90,6 @@ class EditableTurn:
     prefilled: set[int] = field(default_factory=set[int])
     """Places of the preamble that were computed in this turn, and are held."""
     is_committed: bool = False
-    is_withdrawn: bool = False
-    """Whether all of it is to be taken back."""
     is_outdated: bool = True
     """Whether the run is not yet of the newest snapshot."""
     has_no_room: bool = False
@@ -125,14 +123,9 @@ class EditableTurn:
         if merged != self.texts or is_stricter:
             self.quiet_at = now + self.draft_after
         self.is_outdated = self.is_outdated or is_stricter or merged != self.texts
-        self.texts, self.has_no_room, self.is_withdrawn = merged, False, False
+        self.texts, self.has_no_room = merged, False
         self.mode = self.counts.mode = mode
         self._must_be_exact = False
-
-    def leave_out(self, stream: str) -> None:
-        """A stream is closed; where nothing else was said, the turn is taken back."""
-        self.texts.pop(stream, None)
-        self.is_withdrawn = self.is_withdrawn or (self.is_committed and not any(self.texts.values()))
 
     @property
     def drift(self) -> float:

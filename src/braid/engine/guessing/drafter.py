@@ -75,7 +75,7 @@ def _wish_of(conversation: Conversation) -> Wish | None:
     if conversation.is_closed:
         return None
     edit = conversation.edit
-    texts = None if edit is None or edit.is_withdrawn else dict(edit.texts)
+    texts = None if edit is None else dict(edit.texts)
     return Wish(conversation.turn, texts, texts is None and conversation.turn_is_over)
 
 
