@@ -457,12 +457,24 @@ class Conversation:
         self.edit.want(texts, mode, history, now)
 
     def _unless_a_fact_changes(self, edit: EditableTurn, texts: Mapping[str, str]) -> Mode:
-        """`reuse`, or `exact` where an edit changes what is told rather than how: the old would shine through."""
-        for stream, text in texts.items():
-            before = edit.followed.get(stream, "")
-            if not text.startswith(before) and changes_a_fact(before, text) is not None:
-                edit.counts.fallbacks += 1
-                return "exact"
+        """`reuse`, or `exact` where an edit changes what is told rather than how: the old would shine through.
+
+        What is taken over is of the run that was put aside, however many keys ago, or else of the one that is followed.
+        """
+        merged = {**edit.texts, **texts}
+        told = [lane for lane in self.stage.inputs if merged.get(lane.label)]
+        last = max(told, key=lambda lane: (lane.rank, lane.lane.index), default=None)
+        for run in (edit.followed, *((edit.splicing.stashed_texts,) if self.has_stash else ())):
+            for stream, text in merged.items():
+                before = run.get(stream, "")
+                is_longer = last is not None and stream == last.label and text.startswith(before)
+                if text == before or is_longer:
+                    continue  # nothing stands behind what was added
+                change = changes_a_fact(before, text)
+                if change is not None:
+                    edit.counts.fallbacks += 1
+                    edit.counts.changed_fact = str(change)
+                    return "exact"
         return "reuse"
 
     def commit(

@@ -58,6 +58,7 @@ class Counts:
     wasted: int = 0
     snapshots: int = 0
     fallbacks: int = 0
+    changed_fact: str | None = None
     drift: float | None = None
 
     def told(self) -> Reuse:
@@ -92,6 +93,8 @@ class EditableTurn:
     is_committed: bool = False
     is_outdated: bool = True
     """Whether the run is not yet of the newest snapshot."""
+    is_new: bool = True
+    """Whether no run has been of it."""
     has_no_room: bool = False
     """Whether the cache was full; drafting waits for the next snapshot then."""
     base: Conversation | None = None
@@ -122,7 +125,8 @@ class EditableTurn:
             self.history = history
         if merged != self.texts or is_stricter:
             self.quiet_at = now + self.draft_after
-        self.is_outdated = self.is_outdated or is_stricter or merged != self.texts
+        self.is_new = self.is_new or is_stricter or merged != self.texts
+        self.is_outdated = self.is_outdated or self.is_new
         self.texts, self.has_no_room = merged, False
         self.mode = self.counts.mode = mode
         self._must_be_exact = False
@@ -204,6 +208,7 @@ class EditableTurn:
             if conversation.ledger is not None and not standing.holds:
                 conversation.ledger.held(standing.num_held)
         self.base, self.is_outdated = None, True
+        self._is_counted = False  # what was there at the commit is there no more
 
     def _rewind(self, now: float) -> None:
         conversation = self.conversation
@@ -235,8 +240,8 @@ class EditableTurn:
             self.splicing.forget()
         self._become(twin, steps)
         self.followed = dict(self.texts)
-        self.is_outdated = False
-        self.counts.snapshots += 1
+        self.counts.snapshots += self.is_new
+        self.is_outdated = self.is_new = False
 
     def _stand_on(self, twin: Conversation, history: History | None) -> Standing:
         """Let a double begin where a history ends; what of the preamble is lost was computed in vain."""
