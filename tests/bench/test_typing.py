@@ -263,7 +263,7 @@ def test_a_commit_while_a_draft_waits_has_all_the_patience(monkeypatch: pytest.M
         def commit(self, text: str) -> None:
             self.committed_after = len(steps)
 
-        def step(self) -> bool:
+        def step(self, meanwhile: Any) -> bool:
             machine.now += 0.01
             steps.append(self.committed_after is not None and len(steps) > self.committed_after + 2)
             return steps[-1]

@@ -380,7 +380,7 @@ EFFECTS: dict[str, Callable[[Conversation], bool]] = {
     "evict": lambda c: c.kv_tokens == 0,
     "snapshot": lambda c: c.edit is not None and c.edit.texts["user"] == "so",
     "commit": lambda c: c.edit is not None and c.edit.is_committed,
-    "rollback": lambda c: c.edit is None or c.edit.is_withdrawn,
+    "rollback": lambda c: c.edit is None,
     "suggest": lambda c: not c.is_closed,
 }
 

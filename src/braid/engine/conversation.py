@@ -44,7 +44,8 @@ from braid.engine.backend import (
 from braid.engine.coming import coming_rows, demand_of_piece, demand_of_rows, within
 from braid.engine.editing.editable import MOST_DRAFTED, Counts, EditableTurn, Mode
 from braid.engine.editing.facts import changes_a_fact
-from braid.engine.editing.history import told_history
+from braid.engine.editing.history import History, told_history
+from braid.engine.editing.room import require_room
 from braid.engine.editing.splicing import Part, needs_of
 from braid.engine.editing.taken import Shape, Taken, shape_of
 from braid.engine.ground import Ground, Unanswered
@@ -412,8 +413,20 @@ class Conversation:
             RegimeError: This turn was begun with `write`.
             EditAfterConsumed: This turn is committed already.
             InputError, ChatTemplateError: The messages are none that the session can go on with.
-            ContextOverflowError: The text is longer than the model's context.
+            ContextOverflowError: It is longer than the model's context, with the conversation before it.
+            PoolTooSmallError: It is larger than the cache, with the conversation before it.
             DirectionError, UnknownStreamError, StreamClosedError, SessionClosedError
+        """
+        texts, history = self._heard(texts, messages)
+        self._want(texts, mode, history, now)
+
+    def _heard(
+        self, texts: Mapping[str, str], messages: Sequence[Mapping[str, Any]] | None
+    ) -> tuple[Mapping[str, str], History | None]:
+        """What a snapshot says of the inputs, and of the conversation before them; nothing is changed.
+
+        Raises:
+            What `snapshot` raises.
         """
         self._require_open()
         history = None
@@ -422,16 +435,23 @@ class Conversation:
         for stream, text in texts.items():
             self._input(stream)
             require_whole(text)
-            self._require_fits(stream, text)
-        if self._is_edited if self.edit is None else self.edit.is_committed:
+        edit = self.edit
+        if self._is_edited if edit is None else edit.is_committed:
             raise EditAfterConsumed(
                 "this turn is committed and being answered; send the next snapshot when it is over, or interrupt it"
             )
-        if self._in_turn and self.edit is None:
+        if self._in_turn and edit is None:
             raise RegimeError(
                 "this turn was begun with write, which is read at once and cannot change any more; end it, and send "
                 "snapshots in the next turn"
             )
+        merged = texts if edit is None else {**edit.texts, **texts}
+        if edit is None or history is not None or merged != edit.texts:
+            require_room(self, merged, edit.history if history is None and edit is not None else history)
+        return texts, history
+
+    def _want(self, texts: Mapping[str, str], mode: Mode, history: History | None, now: float) -> None:
+        """Let the turn be of what a snapshot says."""
         if self.edit is None:
             self.edit = EditableTurn(self, self.most_drafted, self.draft_after)
             self.counts = self.edit.counts
@@ -440,12 +460,24 @@ class Conversation:
         self.edit.want(texts, mode, history, now)
 
     def _unless_a_fact_changes(self, edit: EditableTurn, texts: Mapping[str, str]) -> Mode:
-        """`reuse`, or `exact` where an edit changes what is told rather than how: the old would shine through."""
-        for stream, text in texts.items():
-            before = edit.followed.get(stream, "")
-            if not text.startswith(before) and changes_a_fact(before, text) is not None:
-                edit.counts.fallbacks += 1
-                return "exact"
+        """`reuse`, or `exact` where an edit changes what is told rather than how: the old would shine through.
+
+        What is taken over is of the run that was put aside, however many keys ago, or else of the one that is followed.
+        """
+        merged = {**edit.texts, **texts}
+        told = [lane for lane in self.stage.inputs if merged.get(lane.label)]
+        last = max(told, key=lambda lane: (lane.rank, lane.lane.index), default=None)
+        for run in (edit.followed, *((edit.splicing.stashed_texts,) if self.has_stash else ())):
+            for stream, text in merged.items():
+                before = run.get(stream, "")
+                is_longer = last is not None and stream == last.label and text.startswith(before)
+                if text == before or is_longer:
+                    continue  # nothing stands behind what was added
+                change = changes_a_fact(before, text)
+                if change is not None:
+                    edit.counts.fallbacks += 1
+                    edit.counts.changed_fact = str(change)
+                    return "exact"
         return "reuse"
 
     def commit(
@@ -467,22 +499,21 @@ class Conversation:
             EditAfterConsumed: This turn is committed already.
             What `snapshot` raises.
         """
-        before = self.edit
-        texts = texts or {}
-        if texts or messages is not None or self.edit is None:
-            self.snapshot(texts, mode, messages, now=now)
-        edit = self.edit
-        assert edit is not None, "a snapshot makes one"
-        if edit.is_committed:
+        texts, history = texts or {}, None
+        says_more = bool(texts) or messages is not None or self.edit is None
+        if says_more:
+            texts, history = self._heard(texts, messages)
+        elif self.edit is not None and self.edit.is_committed:
             raise EditAfterConsumed("this turn is committed already; wait until it is over")
-        if not any(edit.texts.values()):
-            if before is None:
-                self.edit = None
+        if not any((texts if self.edit is None else {**self.edit.texts, **texts}).values()):
             raise EmptyInputError(
                 "the committed input is empty; send a snapshot with text to "
                 f"{' or '.join(self.topology.input_names) or 'an input stream'} first"
             )
-        edit.is_committed, edit.committed_at = True, now
+        if says_more:
+            self._want(texts, mode, history, now)
+        assert self.edit is not None, "a snapshot makes one"
+        self.edit.is_committed, self.edit.committed_at = True, now
 
     def rollback(self) -> None:
         """Take back all snapshots of this turn, as if none had been sent; harmless when there were none.
@@ -492,8 +523,7 @@ class Conversation:
         """
         self._require_open()
         if self.edit is not None and not self.edit.is_committed:
-            self.edit.texts, self.edit.history = {}, None
-            self.edit.is_withdrawn = self.edit.is_outdated = True
+            self._take_back()
         elif self.edit is not None or self._is_edited:
             raise EditAfterConsumed("this turn is committed already, and cannot be taken back; interrupt it")
 
@@ -530,7 +560,9 @@ class Conversation:
         self.stage.lane(stream)
         self._restart_draft()
         if self.edit is not None:
-            self.edit.leave_out(stream)
+            self.edit.texts.pop(stream, None)
+            if self.edit.is_committed and not any(self.edit.texts.values()):
+                self._take_back()  # nothing is left of what was committed
         lane = self.stage.lane(stream)
         if lane.is_closed if isinstance(lane, InputLane) else lane.phase == "closed":
             return
@@ -549,7 +581,7 @@ class Conversation:
         """Close the session; everything that it holds is free at once. Harmless when repeated."""
         if self.is_closed:
             return
-        self._abandon_draft()
+        self._take_back()
         self._finish_counts()
         if self._in_turn:  # as after a chat request, whose answer is complete before its turn is over
             self.guesses.end_turn()
@@ -563,7 +595,7 @@ class Conversation:
     def fail(self, error: BraidError) -> None:
         """Close the session because of an error, which is told first."""
         if not self.is_closed:
-            self._abandon_draft()  # or what is told now would be taken back with it
+            self._take_back()  # or what is told now would be taken back with it
             self.error = error
             self.record.error(error.code, str(error))
             self.close(error.code)
@@ -696,9 +728,6 @@ class Conversation:
         edit = self.edit
         if edit is None or self.is_closed:
             return False
-        if edit.is_withdrawn:
-            self._abandon_draft()
-            return False
         if not edit.follow(now):
             return False
         self.released()
@@ -745,12 +774,12 @@ class Conversation:
         if self.edit is not None:
             self.edit.restart()
 
-    def _abandon_draft(self) -> None:
-        """Take a draft back for good."""
+    def _take_back(self) -> None:
+        """There is no editable turn any more, as if none had been begun; what it has cost was in vain."""
         if self.edit is not None:
             self.edit.restart()
             self.finished.append(self.edit.counts.in_vain())
-            self.edit = None
+        self.edit, self.put_off = None, []
 
     def _finish_counts(self) -> None:
         """Nothing more is counted of the turn."""
@@ -805,7 +834,7 @@ class Conversation:
     def draft(self) -> Draft | None:
         """What is drafted of the newest snapshot; None while there is nothing, and once it is committed."""
         edit = self.edit
-        if edit is None or edit.base is None or edit.is_outdated or edit.is_committed or edit.is_withdrawn:
+        if edit is None or edit.base is None or edit.is_outdated or edit.is_committed:
             return None
         transcript, before = self.record.transcript, len(edit.base.record.transcript.entries)
         return Draft(
@@ -1375,17 +1404,6 @@ class Conversation:
     def _input(self, stream: str) -> InputLane:
         self._require_open()
         return self.stage.input(stream)
-
-    def _require_fits(self, stream: str, text: str) -> None:
-        """Refuse what could never be read, such as a pasted book, before it takes the place of what could."""
-        limit = self.model.max_positions
-        if len(text) > limit:
-            length = len(self.model.codec.encode(text)[0])
-            if length > limit:
-                raise ContextOverflowError(
-                    f"the snapshot of {stream} has {length} tokens; {self.model.name} was made for {limit}: send a "
-                    "shorter one; the snapshot before it still counts"
-                )
 
     def _require_queue_room(self, lane: InputLane) -> None:
         if len(lane.queue) >= self.max_queued:

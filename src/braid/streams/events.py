@@ -148,6 +148,8 @@ class Reuse(_Event):
         wasted: computed, and not part of the committed turn.
         snapshots: that were followed.
         fallbacks: edits that were to be repaired or reused, and were computed exactly.
+        changed_fact: for which the last edit that was to be reused was computed exactly, such as
+            `number: '3' became '4'`; None where none was.
         drift: largest estimate of how far a repaired or reused part is from the exact one; None where all is exact.
     """
 
@@ -163,6 +165,7 @@ class Reuse(_Event):
     wasted: _Count = 0
     snapshots: _Count = 0
     fallbacks: _Count = 0
+    changed_fact: str | None = None
     drift: float | None = None
 
 

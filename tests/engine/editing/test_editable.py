@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from braid.checks.subject import RecordingCore
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
+from braid.engine.editing.diff import common_prefix
 from braid.engine.guessing.ahead import MOST_AHEAD
+from braid.engine.journal import Journal, replay
 from braid.engine.record import LedgerLine, Row
 from braid.errors import ContextOverflowError, EditAfterConsumed, EmptyInputError, RegimeError
 from braid.streams.sampling import SamplingSpec
@@ -301,6 +303,57 @@ def test_an_exact_snapshot_keeps_nothing_that_was_taken_over() -> None:
     assert not core.recording.sessions[conversation.number].stashed
 
 
+def typed(before: str, after: str) -> list[str]:
+    """What one says who deletes the end of a word letter by letter, and types another one."""
+    start = common_prefix(before, after)
+    return [before[:stop] for stop in range(len(before) - 1, start - 1, -1)] + [
+        after[:stop] for stop in range(start + 1, len(after) + 1)
+    ]
+
+
+def test_a_fact_that_is_changed_key_by_key_is_not_reused() -> None:
+    core = core_for(plain())
+    conversation = core.open(plain(), seed=9, drift_bound=9.0)
+    behind = " has bottles of beer on the wall. " + LONG
+    for word in ("station", *typed("station", "stadium")):
+        core.do(conversation, "snapshot", {"user": f"Our station is old, your {word}{behind}"}, "reuse")
+        for _ in range(4):
+            step(core, conversation)
+    assert conversation.counts is not None
+    assert conversation.counts.fallbacks >= 1
+    assert str(conversation.counts.changed_fact).startswith("content: 'stat")
+
+
+def test_a_wording_that_is_changed_back_to_what_was_put_aside_is_reused() -> None:
+    core = core_for(plain())
+    conversation = core.open(plain(), seed=9, drift_bound=9.0)
+    for word in ("statoin", "station", "statoin"):
+        core.do(conversation, "snapshot", {"user": f"Our {word} {LONG}"}, "reuse")
+        for _ in range(6):
+            step(core, conversation)
+    assert conversation.counts is not None
+    assert (conversation.counts.fallbacks, conversation.counts.changed_fact) == (0, None)
+    assert conversation.counts.drift is not None
+
+
+def test_a_fact_is_seen_whichever_stream_a_snapshot_names_and_what_stands_behind_it() -> None:
+    core = core_for(aloud())
+    conversation = core.open(aloud(), seed=9, drift_bound=9.0)
+    texts = {"user": "Bring 3", "document": LONG}
+    core.do(conversation, "snapshot", texts, "reuse")
+    for _ in range(6):
+        step(core, conversation)
+    counts = conversation.counts
+    assert counts is not None
+    core.do(conversation, "snapshot", {"document": LONG + "So."}, "reuse")
+    assert counts.mode == "reuse", "nothing stands behind it"
+    core.do(conversation, "snapshot", {"user": "Bring 30"}, "reuse")
+    assert counts.mode == "exact", "the document stands behind it, and has read it"
+    core.do(conversation, "snapshot", {"document": LONG + "So?"}, "reuse")
+    assert counts.mode == "exact", "the run is still of the other number"
+    assert counts.changed_fact == "number: '3' became '30'"
+
+
 # ---- verbs
 
 
@@ -337,6 +390,29 @@ def test_what_is_said_to_a_turn_in_the_wrong_order_changes_nothing() -> None:
         core.do(conversation, "snapshot", {"user": "Next"})
 
 
+def test_a_refused_commit_changes_nothing_and_the_journal_replays_what_follows() -> None:
+    def null_core(journal: Journal | None = None) -> EngineCore:
+        return EngineCore(NullBackend(NullModel(codec(), silence_token_id=SILENCE)), journal=journal)
+
+    journal = Journal()
+    core = null_core(journal)
+    conversation = core.open(plain(), seed=9)
+    counts = conversation.counts
+    for texts in ({}, {"user": ""}):
+        with pytest.raises(EmptyInputError):
+            core.do(conversation, "commit", texts)
+    assert conversation.counts is counts
+    core.do(conversation, "snapshot", {"user": "So"})
+    core.step([conversation])
+    with pytest.raises(EmptyInputError):
+        core.do(conversation, "commit", {"user": ""})
+    core.do(conversation, "commit")
+    while conversation.turn == 0:
+        assert not core.step([conversation]).failures
+    assert conversation.transcript.text("user") == "So"
+    assert replay(null_core(), journal.entries)[0].transcript == conversation.transcript
+
+
 def test_a_turn_that_is_taken_back_was_never_there() -> None:
     core = core_for(plain())
     conversation = core.open(plain(), seed=9)
@@ -352,6 +428,88 @@ def test_a_turn_that_is_taken_back_was_never_there() -> None:
     core.do(conversation, "tell", {"user": "Say it."})
     finish(core, conversation)
     check_same(core, conversation, *fresh(plain(), {"user": "Say it."}))
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("in_flight", [False, True])
+@pytest.mark.parametrize("verb", ["write", "tell", "fork"])
+def test_a_turn_is_taken_back_at_once(verb: str, in_flight: bool, name: str) -> None:
+    """Whoever takes it back may write in the same moment, also while a forward of the draft is under way."""
+    topology = TOPOLOGIES[name]()
+    core = core_for(topology)
+    conversation = core.open(topology, seed=9, ledger=[])
+    core.do(conversation, "snapshot", {"user": "So it goes."})
+    for _ in range(2):
+        core.step([conversation])
+
+    def take_back() -> None:
+        core.do(conversation, "rollback")
+        if verb == "write":
+            core.do(conversation, "write", "user", "Say it.")
+            core.do(conversation, "end")
+        elif verb == "tell":
+            core.do(conversation, "tell", {"user": "Say it."})
+
+    computed = core.recording.num_computed
+    if in_flight:
+        published: list[int] = []
+
+        def publish(_: Any) -> None:
+            if not published:
+                take_back()
+            published.append(core.recording.num_computed)
+
+        core.step([conversation], publish=publish)
+        assert published[0] == computed < core.recording.num_computed, "it was before the forward"
+    else:
+        take_back()
+    if verb == "fork":
+        twin = core.fork(conversation)
+        assert twin.kv_tokens == conversation.kv_tokens
+        conversation = twin
+        core.do(conversation, "tell", {"user": "Say it."})
+    while not conversation.turn_is_over or conversation.has_work:
+        assert not core.step([conversation]).failures
+    check_same(core, conversation, *fresh(topology, {"user": "Say it."}))
+    if verb != "fork":
+        resumed = core_for(topology).open(topology, seed=9, ledger=lines_from(conversation))
+        assert rows_of(resumed) == rows_of(conversation)
+
+
+@pytest.mark.parametrize("loses", ["cache", "stream"])
+def test_what_is_lost_between_the_commit_and_its_release_is_not_reported_as_reused(loses: str) -> None:
+    topology = aloud()
+    core = core_for(topology)
+    conversation = core.open(topology, seed=9, drift_bound=9.0)
+    text = LONG[:40] + "and gin " + LONG[40:]
+    core.do(conversation, "snapshot", {"user": LONG, "document": "It goes."}, "repair")
+    for _ in range(6):
+        step(core, conversation)
+    core.do(conversation, "commit", {"user": text}, "repair")
+    step(core, conversation)
+    edit, counts = conversation.edit, conversation.counts
+    assert counts is not None and edit is not None
+    assert edit.splicing.is_pending and counts.reused > 200
+    if loses == "cache":
+        core.evict(conversation)
+    else:
+        core.do(conversation, "close_stream", "document")
+    finish(core, conversation)
+    read = len(text) + (len("It goes.") if loses == "cache" else 0)
+    assert (counts.read, counts.reused, counts.recomputed, counts.kept) == (read, 0, read, 0)
+    assert counts.snapshots == 2, "none was followed anew because something was lost"
+
+
+def test_what_was_put_off_goes_with_what_was_committed() -> None:
+    topology = aloud()
+    core = core_for(topology)
+    conversation = core.open(topology, seed=9)
+    core.do(conversation, "commit", {"user": "So it goes."})
+    core.do(conversation, "cancel")
+    core.do(conversation, "close_stream", "user")
+    core.do(conversation, "commit", {"document": "It goes."})
+    finish(core, conversation)
+    assert conversation.transcript.text("output"), "it was not what was cancelled"
 
 
 def test_a_draft_that_loses_its_cache_begins_again() -> None:

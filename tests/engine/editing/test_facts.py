@@ -1,19 +1,26 @@
 """Edits that change a fact: precision and recall on edits that were labelled by hand, and what the rules promise.
 
 `fact_edits.jsonl` has two halves. The rules were written against `dev`; `held-out` was written afterwards, and its
-figures were taken once: precision 0.944, recall 0.962. Do not mend the rules by it; add to `dev` instead.
+figures were taken once: precision 0.944, recall 0.962; of edits that are told at any of their keys, 0.654 and 0.990.
+Do not mend the rules by it; add to `dev` instead.
 """
 
 from __future__ import annotations
 
 import json
+import runpy
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from braid.engine.editing import fact_words
+from braid.engine.editing.diff import common_prefix, common_suffix
 from braid.engine.editing.facts import changes_a_fact
 
 EDITS: list[dict[str, Any]] = [
@@ -22,19 +29,68 @@ EDITS: list[dict[str, Any]] = [
 ]
 
 
-def scores(half: str) -> tuple[float, float]:
+def keys(before: str, after: str) -> Iterator[str]:
+    """The text at each key of whoever deletes what differs from its end on, and types what it became."""
+    start = common_prefix(before, after)
+    num_same = common_suffix(before, after, start)
+    behind = before[len(before) - num_same :]
+    for stop in range(len(before) - num_same - 1, start - 1, -1):
+        yield before[:stop] + behind
+    for stop in range(start + 1, len(after) - num_same + 1):
+        yield after[:stop] + behind
+
+
+def is_told(before: str, after: str) -> bool:
+    """Whether a change is told of the edit as a whole."""
+    return changes_a_fact(before, after) is not None
+
+
+def is_told_by_key(before: str, after: str) -> bool:
+    """Whether one is told at a key: each text is compared with the last one that something was computed exactly for."""
+    return any(changes_a_fact(before, text) for text in keys(before, after))
+
+
+def scores(half: str, told_of: Callable[[str, str], bool]) -> tuple[float, float]:
     """Precision and recall."""
     edits = [edit for edit in EDITS if edit["half"] == half]
-    told = [edit for edit in edits if changes_a_fact(edit["before"], edit["after"])]
+    told = [edit for edit in edits if told_of(edit["before"], edit["after"])]
     right = sum(edit["changes"] for edit in told)
     return right / len(told), right / sum(edit["changes"] for edit in edits)
 
 
-@pytest.mark.parametrize(("half", "precision", "recall"), [("dev", 0.99, 0.99), ("held-out", 0.93, 0.95)])
-def test_precision_and_recall(half: str, precision: float, recall: float) -> None:
-    measured = scores(half)
+@pytest.mark.parametrize(
+    ("half", "told_of", "precision", "recall"),
+    [
+        ("dev", is_told, 0.99, 0.99),
+        ("held-out", is_told, 0.93, 0.95),
+        ("dev", is_told_by_key, 0.64, 0.99),
+        ("held-out", is_told_by_key, 0.64, 0.98),
+    ],
+)
+def test_precision_and_recall(
+    half: str, told_of: Callable[[str, str], bool], precision: float, recall: float
+) -> None:
+    measured = scores(half, told_of)
     assert measured[0] >= precision
     assert measured[1] >= recall
+
+
+def test_words_are_put_together_once_each() -> None:
+    """The tables are made when the engine is imported, so that nobody may wait for them."""
+    calls = 0
+
+    def listen(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_name == "stem"
+
+    before = sys.getprofile()
+    sys.setprofile(listen)
+    try:
+        tables = runpy.run_path(fact_words.__file__)
+    finally:
+        sys.setprofile(before)
+    num_words = sum(len(str(value).split()) for name, value in tables.items() if isinstance(value, str))
+    assert 0 < calls < 2 * num_words
 
 
 def test_there_are_enough_edits_of_either_kind_in_both_halves() -> None:

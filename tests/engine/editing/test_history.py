@@ -409,8 +409,8 @@ WRONG: dict[str, tuple[Messages, dict[str, str], type[BraidError], str]] = {
     "the system last": ([USER, {"role": "system", "content": "Be brief."}], {}, InputError, "system's"),
     "a text told twice": (of("Hi."), {"user": "Ho."}, InputError, "twice"),
     "an unknown stream": (of("Hi."), {"nobody": "Ho."}, UnknownStreamError, "nobody"),
-    "a history too long": (of("x" * 5000, "Yes?", "So?"), {}, ContextOverflowError, "the conversation has"),
-    "a message too long": (of("Hi.", "Yes?", "x" * 5000), {}, ContextOverflowError, "the conversation has"),
+    "a history too long": (of("x" * 5000, "Yes?", "So?"), {}, ContextOverflowError, "positions"),
+    "a message too long": (of("Hi.", "Yes?", "x" * 5000), {}, ContextOverflowError, "positions"),
 }
 
 

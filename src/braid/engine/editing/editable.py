@@ -58,6 +58,7 @@ class Counts:
     wasted: int = 0
     snapshots: int = 0
     fallbacks: int = 0
+    changed_fact: str | None = None
     drift: float | None = None
 
     def told(self) -> Reuse:
@@ -104,10 +105,10 @@ class EditableTurn:
     is_committed: bool = False
     committed_at: float = 0.0
     """When, on the engine's clock."""
-    is_withdrawn: bool = False
-    """Whether all of it is to be taken back."""
     is_outdated: bool = True
     """Whether the run is not yet of the newest snapshot."""
+    is_new: bool = True
+    """Whether no run has been of it."""
     has_no_room: bool = False
     """Whether the cache was full; drafting waits for the next snapshot then."""
     base: Conversation | None = None
@@ -138,15 +139,11 @@ class EditableTurn:
             self.history = history
         if merged != self.texts or is_stricter:
             self.quiet_at = now + self.draft_after
-        self.is_outdated = self.is_outdated or is_stricter or merged != self.texts
-        self.texts, self.has_no_room, self.is_withdrawn = merged, False, False
+        self.is_new = self.is_new or is_stricter or merged != self.texts
+        self.is_outdated = self.is_outdated or self.is_new
+        self.texts, self.has_no_room = merged, False
         self.mode = self.counts.mode = mode
         self._must_be_exact = False
-
-    def leave_out(self, stream: str) -> None:
-        """A stream is closed; where nothing else was said, the turn is taken back."""
-        self.texts.pop(stream, None)
-        self.is_withdrawn = self.is_withdrawn or (self.is_committed and not any(self.texts.values()))
 
     @property
     def drift(self) -> float:
@@ -161,7 +158,7 @@ class EditableTurn:
     @property
     def is_settled(self) -> bool:
         """Whether it is committed and the run is of that, all of it computed in its place."""
-        is_followed = self.base is not None and not self.is_outdated and not self.is_withdrawn
+        is_followed = self.base is not None and not self.is_outdated
         return self.is_committed and is_followed and not self.has_taken_over and not self.splicing.is_pending
 
     @property
@@ -231,6 +228,7 @@ class EditableTurn:
             if conversation.ledger is not None and not standing.holds:
                 conversation.ledger.held(standing.num_held)
         self.base, self.is_outdated = None, True
+        self._is_counted = False  # what was there at the commit is there no more
 
     def _rewind(self, now: float) -> None:
         conversation = self.conversation
@@ -262,8 +260,8 @@ class EditableTurn:
             self.splicing.forget()
         self._become(twin, steps)
         self.followed = dict(self.texts)
-        self.is_outdated = False
-        self.counts.snapshots += 1
+        self.counts.snapshots += self.is_new
+        self.is_outdated = self.is_new = False
 
     def _stand_on(self, twin: Conversation, history: History | None) -> Standing:
         """Let a double begin where a history ends; what of the preamble is lost was computed in vain."""

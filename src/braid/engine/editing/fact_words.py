@@ -327,12 +327,11 @@ EMPTY = frozenset(map(stem, _EMPTY.split()))
 """Stems of words that may come and go and leave the facts as they are."""
 
 _SAME = [same.split() for table in (_SYNONYMS, _CONTRASTS) for same in re.split(r" \| |\n", table.strip())]
-SYNONYMS: dict[str, frozenset[int]] = {
-    stem(word): frozenset(place for place, same in enumerate(_SAME) if stem(word) in map(stem, same))
-    for words in _SAME
-    for word in words
-}
+SYNONYMS: dict[str, set[int]] = {}
 """A word's stem → the numbers of the meanings it may have."""
+for _place, _words in enumerate(_SAME):
+    for _word in _words:
+        SYNONYMS.setdefault(stem(_word), set()).add(_place)
 
 CONTRASTS: tuple[dict[str, int], ...] = tuple(
     {stem(word): place for place, rival in enumerate(line.split(" | ")) for word in rival.split()}

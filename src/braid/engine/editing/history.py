@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from braid.engine.backend import PREAMBLE
 from braid.engine.preamble import Preamble
 from braid.engine.rowmaker import enter_preamble
-from braid.errors import ContextOverflowError, InputError
+from braid.errors import InputError
 from braid.model.chat import Chat
 from braid.streams.text import require_whole
 
@@ -76,7 +76,6 @@ def told_history(
         InputError: There is no message, or one is damaged, or of an unknown role; the last one is not the user's; the
             first input's text is told twice; the topology is not one of views.
         ChatTemplateError: The model's template refuses these messages.
-        ContextOverflowError: The conversation is longer than the model's context.
     """
     preamble = _settled(conversation)
     chat = _read(messages)
@@ -94,7 +93,6 @@ def told_history(
         history = History(list(messages), before.preamble)  # not rendered again for every key
     else:
         history = History(list(messages), preamble.retold(chat.history, chat.asking))
-    _require_context(conversation, history.preamble, told)
     return told, history
 
 
@@ -150,19 +148,6 @@ def _same(first: Messages, second: Messages) -> bool:
 
 def _rest(message: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in message.items() if key != "content"}
-
-
-def _require_context(conversation: Conversation, preamble: Preamble, texts: Mapping[str, str]) -> None:
-    """Refuse what could never be read; tokens of texts are counted only where it may come to that."""
-    limit, codec = conversation.model.max_positions, conversation.model.codec
-    length = len(preamble.wanted_ids)
-    if length + sum(len(text) for text in texts.values()) > limit:
-        length += sum(len(codec.encode(text)[0]) for text in texts.values())
-    if length > limit:
-        raise ContextOverflowError(
-            f"the conversation has {length} tokens with its last message; {conversation.model.name} was made for "
-            f"{limit}: leave out its beginning, or put a summary there; the snapshot before it still counts"
-        )
 
 
 class Standing(NamedTuple):

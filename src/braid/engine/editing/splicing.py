@@ -19,7 +19,7 @@ of a word that is changed key by key is that of one change, and not of as many a
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -129,6 +129,8 @@ class Splicer:
         """Those that are not done; the first one is under way."""
         self._stashed: list[tuple[str, int]] = []
         """All input of the run that was put aside: label and token, in the order in which it entered."""
+        self.stashed_texts: Mapping[str, str] = {}
+        """What its inputs held, by stream."""
         self._stashed_drift = 0.0
         self._led_drift = 0.0
         """Of what the run had taken over when the regions were planned."""
@@ -172,6 +174,7 @@ class Splicer:
         if is_fresh:
             conversation.forget_stashed()
             self._stashed = [token for step in turn.steps for token in step.shape.inputs]
+            self.stashed_texts = turn.followed
             self._stashed_drift = turn.drift
         done = [token for step in led for token in step.shape.inputs]
         rest = shape_of(coming, twin).inputs

@@ -89,7 +89,7 @@ def _wish_of(conversation: Conversation) -> Wish | None:
         return None
     edit = conversation.edit
     snapshot = None
-    if edit is not None and not edit.is_withdrawn:
+    if edit is not None:
         texts = dict(edit.texts)
         snapshot = Snapshot(texts)
         if edit.history is not None:
