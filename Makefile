@@ -41,6 +41,11 @@ $(VENV)/.dev: $(VENV)/.base
 	@$(INSTALL) -e '.[demo,tools,serve,data,train,docs,dev]'
 	@touch $@
 
+$(VENV)/.eval: $(VENV)/.dev
+	@echo "Adding lm-eval, whose tasks a slow test runs …"
+	@$(INSTALL) -e '.[eval]'
+	@touch $@
+
 setup: $(VENV)/.dev ## make the environment with all that development needs
 
 demo: $(VENV)/.base ## see a model read along beside one that takes turns, on one typed problem, with both clocks
@@ -61,7 +66,7 @@ test: $(VENV)/.dev model ## run the tests, those of the default model included
 coverage: $(VENV)/.dev model ## the same, and say which lines no test reaches; a third slower
 	$(PYTEST) $(SHARED) --cov=braid --cov-report=term:skip-covered
 
-slow: $(VENV)/.dev model ## run the tests that take minutes
+slow: $(VENV)/.eval model ## run the tests that take minutes
 	$(PYTEST) -m "slow and not gpu" --timeout=3600
 
 thorough: $(VENV)/.dev model ## run the tests with three times as many examples of each costly property
