@@ -286,7 +286,7 @@ def test_a_trace_that_fails_loses_nothing_but_itself(play: Callable[..., TypingR
     figures = figures_of(run)
     assert figures["is_complete"]
     assert [each.id for each in run.traces] == ["steered"]
-    assert "has 4800 tokens" in figures["failures"]["long"]
+    assert "needs more than the 4096" in figures["failures"]["long"]
     assert "1 more failed: long, read-ahead: " in typing_markdown(figures)
     with pytest.raises(EngineError, match="no trace could be replayed"):
         play(stock(), [too_long], ways=["read-ahead"], answer_tokens=3)
