@@ -379,7 +379,7 @@ EFFECTS: dict[str, Callable[[Conversation], bool]] = {
     "fork": lambda c: not c.is_closed,
     "evict": lambda c: c.kv_tokens == 0,
     "snapshot": lambda c: c.edit is not None and c.edit.texts["user"] == "so",
-    "commit": lambda c: c.edit is not None and c.edit.is_committed,
+    "commit": lambda c: not c.turn_is_over and not c.is_drafting,
     "rollback": lambda c: c.edit is None,
     "suggest": lambda c: not c.is_closed,
 }
