@@ -25,7 +25,7 @@ from braid.engine.core import EngineCore
 from braid.engine.journal import Journal, replay
 from braid.engine.record import LedgerLine, as_event
 from braid.engine.scheduler import SchedulerPolicy
-from braid.errors import BraidError, CacheError, InputError, RegimeError, SessionError
+from braid.errors import BraidError, CacheError, InputError, PoolTooSmallError, RegimeError, SessionError
 from braid.streams.events import TurnEvent
 from braid.streams.patterns import Striped, Window
 from braid.streams.stream_spec import AdaptiveWait, Trigger
@@ -105,7 +105,7 @@ class Life(RuleBasedStateMachine):
         before = state_of(self.core, conversation)
         try:
             self.core.do(conversation, verb, *arguments, now=self.now)
-        except (InputError, SessionError):
+        except (InputError, SessionError, PoolTooSmallError):
             assert state_of(self.core, conversation) == before, verb
 
     def set_out(self) -> None:
