@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -81,6 +82,9 @@ def test_what_was_sent_cannot_be_unsent_and_that_is_said_gently(page: Any, scrip
     expect(box).to_have_value("Hello big world agai")
     page.keyboard.press("Enter")
     expect(page.locator("#log .said")).to_have_text("Hello big world agai")
+    deadline = time.monotonic() + 5
+    while len(kinds(scripted, wire.End)) < 1 and time.monotonic() < deadline:
+        page.wait_for_timeout(20)
     assert "".join(command.text for command in kinds(scripted, wire.Write)) == "Hello big world agai"
 
 
