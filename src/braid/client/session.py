@@ -241,9 +241,7 @@ class Session:
             messages: The whole conversation; its last message is the first input's text.
             mode: What may be kept of what stands behind an edit, see `braid.client.protocol.Snapshot`.
         """
-        told = _saying(streams, segments, messages, mode)
-        protocol.parse_command({"type": "snapshot", **told})  # so that what is no snapshot is said here
-        await self._line.ask(lambda i: protocol.Snapshot(id=i, **told))
+        await self._say(protocol.Snapshot, streams, segments, messages, mode)
 
     async def commit(
         self,
@@ -258,9 +256,26 @@ class Session:
         Args:
             streams, segments, messages, mode: A last snapshot, as for `snapshot`; without one the newest counts.
         """
-        told = _saying(streams, segments, messages, mode)
-        protocol.parse_command({"type": "commit", **told})
-        await self._line.ask(lambda i: protocol.Commit(id=i, **told))
+        await self._say(protocol.Commit, streams, segments, messages, mode)
+
+    async def _say(
+        self,
+        command: type[protocol.Snapshot | protocol.Commit],
+        streams: Mapping[str, str] | None,
+        segments: Mapping[str, str] | Sequence[Mapping[str, Any]] | None,
+        messages: Sequence[Mapping[str, Any]] | None,
+        mode: Literal["exact", "repair", "reuse"],
+    ) -> None:
+        """Send a command that says what inputs hold."""
+        told: dict[str, Any] = {
+            "type": command.model_fields["type"].default,
+            "streams": None if streams is None else dict(streams),
+            "segments": _listed(segments),
+            "messages": None if messages is None else [dict(message) for message in messages],
+            "mode": mode,
+        }
+        protocol.parse_command(told)  # so that what is no such command is said here
+        await self._line.ask(lambda i: command(id=i, **told))
 
     async def rollback(self) -> None:
         """Forget all snapshots since the last commit."""
@@ -418,21 +433,6 @@ class Session:
             self._scope.cancel()
             with anyio.CancelScope(shield=True):
                 await self._has_run.wait()
-
-
-def _saying(
-    streams: Mapping[str, str] | None,
-    segments: Mapping[str, str] | Sequence[Mapping[str, Any]] | None,
-    messages: Sequence[Mapping[str, Any]] | None,
-    mode: str,
-) -> dict[str, Any]:
-    """What inputs say, as the protocol has it."""
-    return {
-        "streams": None if streams is None else dict(streams),
-        "segments": _listed(segments),
-        "messages": None if messages is None else [dict(message) for message in messages],
-        "mode": mode,
-    }
 
 
 def _listed(segments: Mapping[str, str] | Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:

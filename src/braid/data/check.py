@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from braid.data.row_table import RowTable
-from braid.data.rules import Broken, broken_keys, broken_rules
+from braid.data.rules import Broken, broken_keys, broken_objects, broken_rules
 from braid.data.score_rules import broken_score, broken_shape
 from braid.data.scores import SCORES, score_from_json
 from braid.data.tables import json_lines, raw_tables
@@ -154,7 +154,8 @@ def _shape(data: object, line: int) -> Iterator[Finding]:
         return
     table = cast("Mapping[str, Any]", data)
     name = table["id"] if isinstance(table.get("id"), str) else None
-    for broken in (*_table_shape(table), *_lanes_shape(table)):
+    lanes = broken_objects(table.get("lanes", []), "lanes", "lane", _lane_shape)
+    for broken in (*_table_shape(table), *lanes):
         yield Finding.of(broken, line, name)
 
 
@@ -166,18 +167,6 @@ def _table_shape(table: Mapping[str, Any]) -> Iterator[Broken]:
         yield Broken("types", f"num_rows is a whole number from 1 up, not {shown(table['num_rows'])}")
     if "meta" in table and not isinstance(table["meta"], Mapping):
         yield Broken("types", f"meta is an object, not {shown(table['meta'])}")
-
-
-def _lanes_shape(table: Mapping[str, Any]) -> Iterator[Broken]:
-    lanes = table.get("lanes", [])
-    if not isinstance(lanes, list):
-        yield Broken("types", f"lanes is a list, not {shown(lanes)}")
-        return
-    for place, lane in enumerate(cast("list[Any]", lanes)):
-        if isinstance(lane, Mapping):
-            yield from _lane_shape(cast("Mapping[str, Any]", lane), place)
-        else:
-            yield Broken("types", f"lane {place} is an object, not {shown(lane)}")
 
 
 def _lane_shape(lane: Mapping[str, Any], place: int) -> Iterator[Broken]:

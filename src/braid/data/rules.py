@@ -11,17 +11,17 @@ An end token ends a stream's turn. The next turn begins with an input token afte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
-from typing import Any
+from typing import Any, cast
 
 from braid.data.row_table import Lane, RowTable
 from braid.data.tokens import DataTokenizer
-from braid.streams.strict import hint
+from braid.streams.strict import hint, shown
 from braid.streams.topology import Topology
 
-__all__ = ["RULES", "Broken", "broken_keys", "broken_order", "broken_rules", "turn_ends"]
+__all__ = ["RULES", "Broken", "broken_keys", "broken_objects", "broken_order", "broken_rules", "turn_ends"]
 
 RULES = {
     "json": "a line is JSON",
@@ -84,6 +84,26 @@ def broken_keys(
     for key in data:
         if key not in known:
             yield Broken("keys", f"{what} has an unknown key {key!r}; {hint(key, known)}", stream)
+
+
+def broken_objects(
+    value: object, plural: str, singular: str, shape: Callable[[Mapping[str, Any], int], Iterator[Broken]]
+) -> Iterator[Broken]:
+    """What is wrong with a list of objects.
+
+    Args:
+        value: What should be one.
+        plural, singular: What to call it, and each of it by its place.
+        shape: Of an object and its place: what is wrong with it.
+    """
+    if not isinstance(value, list):
+        yield Broken("types", f"{plural} is a list, not {shown(value)}")
+        return
+    for place, each in enumerate(cast("list[Any]", value)):
+        if isinstance(each, Mapping):
+            yield from shape(cast("Mapping[str, Any]", each), place)
+        else:
+            yield Broken("types", f"{singular} {place} is an object, not {shown(each)}")
 
 
 def broken_order(names: Sequence[str], what: str, topology: Topology | None) -> Iterator[Broken]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from braid.data.rules import Broken, broken_keys, broken_order
+from braid.data.rules import Broken, broken_keys, broken_objects, broken_order
 from braid.data.score import Part, Score, Segment
 from braid.data.tokens import DataTokenizer
 from braid.streams.strict import shown
@@ -38,14 +38,7 @@ def broken_shape(data: object) -> Iterator[Broken]:
         yield Broken("types", f"id is text, not {shown(name)}")
     if meta is not None and not isinstance(meta, Mapping):
         yield Broken("types", f"meta is an object, not {shown(meta)}")
-    if not isinstance(parts, list):
-        yield Broken("types", f"parts is a list, not {shown(parts)}")
-        return
-    for place, part in enumerate(cast("list[Any]", parts)):
-        if isinstance(part, Mapping):
-            yield from _part_shape(cast("Mapping[str, Any]", part), place)
-        else:
-            yield Broken("types", f"part {place} is an object, not {shown(part)}")
+    yield from broken_objects(parts, "parts", "part", _part_shape)
 
 
 def _part_shape(part: Mapping[str, Any], place: int) -> Iterator[Broken]:

@@ -781,10 +781,17 @@ class Conversation:
             self.finished.append(self.edit.counts.in_vain())
         self.edit, self.put_off = None, []
 
-    def _finish_counts(self) -> None:
-        """Nothing more is counted of the turn."""
-        self.finished.append((self._counted or self._live).told())
+    @property
+    def _tally(self) -> Counts:
+        """Where what guesses bring and cost is counted, whatever the turn under way is."""
+        return self._counted or self._live
+
+    def _finish_counts(self) -> Reuse:
+        """Nothing more is counted of the turn; returns what was."""
+        reuse = self._tally.told()
+        self.finished.append(reuse)
         self._live = Counts()
+        return reuse
 
     def _put_off(self, verb: str, stream: str | None) -> None:
         """What is drafted has not been said, and cannot be cut short; what is committed can, once it is released."""
@@ -1082,7 +1089,7 @@ class Conversation:
             item, _ = self._make(self._coming, EVERYTHING, now)
             self._coming = None
             assert [entry.token_ids for entry in item.entries] == [entry.token_ids for entry in step.entries]
-            (self._counted or self._live).accepted += len(step.expected)
+            self._tally.accepted += len(step.expected)
             return True
         if self.ahead.is_pending:
             self._miss_steps()
@@ -1090,7 +1097,7 @@ class Conversation:
 
     def _miss_steps(self) -> None:
         steps = self.ahead.miss()
-        tokens, counts = sum(step.num_tokens for step in steps), self._counted or self._live
+        tokens, counts = sum(step.num_tokens for step in steps), self._tally
         counts.computed += tokens
         counts.wasted += tokens
         self._forget_steps(steps)
@@ -1335,11 +1342,10 @@ class Conversation:
         self.guesses.begin_turn()
 
     def _end_turn(self) -> None:
-        reuse = None if self._counted is None else self._counted.told()
-        self._finish_counts()
+        counted, is_editable = self._finish_counts(), self._counted is not None
         self._in_turn = self._is_edited = False
         self.guesses.end_turn()
-        self.record.turn(self.turn, reuse)
+        self.record.turn(self.turn, counted if is_editable else None)
         self.turn += 1
         for lane in self.stage.inputs:
             lane.end_turn()

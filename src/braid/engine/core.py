@@ -368,8 +368,9 @@ class EngineCore:
             if batch:
                 self._compute(batch, report, now)
                 self._publish(conversations, publish)
-            with self.lock:
-                self._count_heard(conversations)
+            if self.metrics is not None:
+                with self.lock:
+                    self._count_heard(conversations)
         report.seconds = time.perf_counter() - began
         if batch:
             self.last_step_s, self._last_step = report.seconds, (now, report.is_draft)
@@ -390,9 +391,11 @@ class EngineCore:
 
     def _count_heard(self, conversations: Sequence[Conversation]) -> None:
         """Count rows, and what was said in them, once they can be heard: those of a draft when it is released."""
+        if self.metrics is None:
+            return
         for conversation in conversations:
             known = self._heard.get(conversation.number)
-            if self.metrics is not None and known is not None:
+            if known is not None:
                 now = self._heard[conversation.number] = (conversation.t, conversation.num_said)
                 self.metrics.heard(now[0] - known[0], now[1] - known[1])
 

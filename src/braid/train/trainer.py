@@ -151,12 +151,12 @@ class StreamTrainer(Trainer):
         """The summed totals of a step, over its batches and all processes."""
         if not batch_samples:
             return None
-        exact = self.network.weights_dtype
-        total = torch.tensor(sum(batch["total"] for batch in batch_samples), dtype=exact, device=device)
+        own = sum(batch["total"] for batch in batch_samples)
+        total = torch.tensor(own, dtype=self.network.weights_dtype, device=device)
         if self.args.world_size > 1:
             gathered: Any = self.accelerator.gather(total)
             total = gathered.sum()
-        if not bool(total):
+        if not own and not bool(total):  # nobody else's counts either; a GPU is waited for in this case alone
             raise DataError(
                 f"no answer of step {self.state.global_step + 1} counts, all that its examples ask has the weight 0; "
                 "raise the stage's weights, or take a larger batch"
