@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 
 import pytest
 
 from braid.data.builders.audit import FAULTS, UNSEEN_FAULTS, audit_score, plant
 from braid.data.sources import Wish, find_builder
-from braid.data.stories import tell
+from braid.data.stories import Split, tell
 from tests.data.written import held_out_steps
 
 COUNT = 400
@@ -56,3 +57,18 @@ def test_a_step_that_only_notes_a_number_has_no_wrong_result_and_no_wrong_operat
         story = tell(2, index)
         _, faults = plant(story, random.Random(index), ("result", "operation"))
         assert all("=" in story.steps[fault.step] for fault in faults)
+
+
+@pytest.mark.parametrize("split", ["train", "numbers"])
+def test_a_step_without_a_fault_goes_on_from_what_was_written(split: Split) -> None:
+    for index in range(COUNT):
+        story = tell(3, index, split)
+        written, faults = plant(story, random.Random(index))
+        spoiled = {fault.step for fault in faults}
+        came_to: dict[str, str] = {}
+        for place, (right, step) in enumerate(zip(story.steps, written, strict=True)):
+            *told, result = re.findall(r"\d+", right)
+            if place not in spoiled:
+                goes_on = [came_to.get(number, number) for number in told[:1]]
+                assert re.findall(r"\d+", step)[:-1] == [*goes_on, *told[1:]], index
+            came_to[result] = re.findall(r"\d+", step)[-1]

@@ -32,7 +32,7 @@ FLAG = {"result": " wrong result;", "number": " wrong number;", "operation": " w
 
 _STEP = re.compile(r"(\d+)([-+*/])(\d+)=(\d+);")
 _TRIES = 50
-"""Plans of faults that are drawn before a training story is written down without any."""
+"""Plans of faults that are drawn before a story is written down without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +103,16 @@ def plant(story: Story, rng: random.Random, kinds: Sequence[str] = FAULTS) -> tu
     """
     wanted = rng.choice((0, 0, 1, 1, 1, 2))
     for _ in range(_TRIES):
-        written, faults = _write(story.steps, wanted, rng, kinds)
-        if story.split != "train" or not any(map(_is_held_out, written)):
-            return written, faults
+        attempt = _write(story.steps, wanted, rng, kinds)
+        if attempt is not None and (story.split != "train" or not any(map(_is_held_out, attempt[0]))):
+            return attempt
     return story.steps, []
 
 
 def _write(
     steps: Sequence[str], wanted: int, rng: random.Random, kinds: Sequence[str]
-) -> tuple[list[str], list[Fault]]:
-    """One attempt at it, with so many faults at most."""
+) -> tuple[list[str], list[Fault]] | None:
+    """One attempt at it, with so many faults at most; None where a fault leaves nothing sensible to go on with."""
     marked = set(rng.sample(range(len(steps)), min(wanted, len(steps))))
     written: list[str] = []
     faults: list[Fault] = []
@@ -120,8 +120,8 @@ def _write(
     """What was rightly worked out → what was written for it."""
     for place, right in enumerate(steps):
         carried = _carry_on(right, values)
-        if carried is None:  # what was written before leaves nothing sensible to go on with
-            carried = right
+        if carried is None:  # the right step would be one more fault: it does not follow from what was written
+            return None
         wrong = _spoil(carried, rng, kinds, written) if place in marked else None
         if wrong is None:
             written.append(carried)
