@@ -152,6 +152,15 @@ def test_weights_of_streams(tokenizer: DataTokenizer, tmp_path: Path) -> None:
     assert [lane.weight for lane in table.lanes] == [0.0, 0.25, 1.0]
 
 
+@pytest.mark.parametrize("stream", ["thuoght", "user"])
+def test_a_weight_of_a_stream_that_no_example_has_as_an_output(
+    stream: str, tokenizer: DataTokenizer, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=f"no example has an output '{stream}'"):
+        build("stories", tmp_path / "x.jsonl", tokenizer=tokenizer, count=3, weights={stream: 0.5})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_steps_that_could_not_be_known_leave_an_example_out(
     tmp_path: Path, lines: Callable[..., Path]
 ) -> None:

@@ -34,3 +34,8 @@ def test_without_a_tokenizer_ids_are_shown_and_forced_tokens_are_told_apart() ->
     assert "#5" in text
     assert "a is asked in rows 0, weight 0.5" in text
     assert [row.cells["a"].forced for row in to_transcript(table).rows] == [True, False]
+
+
+def test_a_range_is_not_counted_through() -> None:
+    table = RowTable("x", 2, (Lane("a", [0, 1], [5, 6], ((0, 10**15),), 1.0),), {})
+    assert [row.cells["a"].forced for row in to_transcript(table).rows] == [True, False]

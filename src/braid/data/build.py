@@ -146,10 +146,18 @@ def laid_out(
         arrival: `mixed`, or one way for all.
         series: Names the series that they belong to: the same name and id draw the same way.
         weights: Of the loss, by stream.
+
+    Raises:
+        DataError: A weight is of a stream that no score has as an output.
     """
+    outputs: set[str] = set()
     for score in scores:
         rng = random.Random(f"{series}/{score.id}/arrival")
+        outputs |= {part.stream for part in score.parts if part.direction == "output"}
         yield lay_out(score, tokenizer, arrival_of(arrival, rng), rng, weights)
+    unknown = sorted(set(weights or ()) - outputs)
+    if unknown and outputs:
+        raise DataError(f"no example has an output {unknown[0]!r} to be weighted; {hint(unknown[0], outputs)}")
 
 
 def source_of(path: Path) -> dict[str, str]:

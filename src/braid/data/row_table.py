@@ -14,6 +14,7 @@ label. Rows of a burst are not asked, nor is a stream that has not begun or has 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,11 @@ class Lane:
     def asked_rows(self) -> set[int]:
         """The rows in which it is asked."""
         return {row for start, stop in self.asked for row in range(start, stop)}
+
+    def is_asked_in(self, row: int) -> bool:
+        """Whether it is asked in a row; a range may be as long as a file says, and is not counted through."""
+        place = bisect_right(self.asked, row, key=lambda each: each[0]) - 1
+        return place >= 0 and row < self.asked[place][1]
 
     @property
     def num_asked(self) -> int:

@@ -45,9 +45,8 @@ def to_transcript(table: RowTable, tokenizer: DataTokenizer | None = None) -> Tr
     }
     cells: dict[int, dict[str, Cell]] = {}
     for lane in table.lanes:
-        asked = lane.asked_rows
         for row, token in zip(lane.rows, lane.ids, strict=True):
-            is_forced = bool(lane.asked) and row - 1 not in asked
+            is_forced = bool(lane.asked) and not lane.is_asked_in(row - 1)
             cells.setdefault(row, {})[lane.stream] = Cell(token, text_of(token, tokenizer), is_forced)
     rows = [Row(t, cells[t]) for t in sorted(cells)]
     return Transcript(Topology.from_dict({"streams": streams}), table.id, entries=rows)
