@@ -105,9 +105,31 @@ async def test_drafts_are_waited_for() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"draft_after": -0.1}, {"draft_after": float("nan")}, {"most_drafted": -1}, {"guesses": "all"}],
+    [
+        {"draft_after": -0.1},
+        {"draft_after": float("nan")},
+        {"most_drafted": -1},
+        {"drift_bound": -1},
+        {"guesses": "all"},
+    ],
 )
 def test_what_a_draft_cannot_be_opened_with(settings: dict[str, Any]) -> None:
     engine = Engine(stock(), kv_tokens=2048)
     with pytest.raises(InputError, match=next(iter(settings))):
         engine.open(plain(), **settings)
+
+
+@pytest.mark.parametrize(("bound", "is_taken_over"), [(9.0, True), (0.0, False)])
+async def test_the_bound_of_the_drift_is_the_callers(bound: float, is_taken_over: bool) -> None:
+    text = "one two three four five six seven eight nine ten eleven twelve " * 8
+    async with (
+        Engine(stock(), kv_tokens=8192) as engine,
+        engine.open(plain(), seed=9, most_drafted=1, draft_after=0.0, drift_bound=bound) as session,
+    ):
+        await session.snapshot({"user": text})
+        draft = await session.next_draft()
+        while draft is not None and not draft.rests:  # all of it has been read once it rests
+            draft = await session.next_draft(draft)
+        reuse = (await session.commit({"user": f"zero {text}"}, mode="repair")).reuse
+    assert reuse is not None
+    assert (reuse.drift is not None) == is_taken_over

@@ -24,7 +24,7 @@ from braid.bench.traces import Trace
 from braid.bench.typing_machine import Machine, deviation_of
 from braid.bench.typing_turns import Part, Turn, TypingRun, parts_of, turn_of
 from braid.bench.typing_ways import WAYS, Way, make_way
-from braid.engine.conversation import DRIFT_BOUND
+from braid.engine.editing.editable import DRIFT_BOUND
 from braid.engine.scheduler import SchedulerPolicy
 from braid.errors import BraidError, EngineError, InputError
 from braid.model.model import Model

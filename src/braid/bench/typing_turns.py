@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from braid.bench.traces import Text, Trace
 from braid.bench.typing_machine import Forward
-from braid.engine.conversation import DRIFT_BOUND
+from braid.engine.editing.editable import DRIFT_BOUND
 from braid.engine.record import News
 from braid.errors import EngineError
 from braid.streams.entries import Row

@@ -121,6 +121,8 @@ class Open(_Command):
         most_drafted: tokens that the outputs may say ahead of the commit, in each draft; 0 reads ahead alone, None
             leaves it to the server.
         draft_after: seconds without a newer snapshot before they say anything; None leaves it to the server.
+        drift_bound: how far keys and values that are taken over behind an edit may be from what they should be,
+            relative to their size; None leaves it to the server.
         guesses: `tenant`: the answers of this key's other sessions that ask for it are guesses for this one, and its
             answers for them; where the server allows it.
         history: chat messages before the session's first turn, for topologies of views.
@@ -141,6 +143,7 @@ class Open(_Command):
     template: dict[str, Any] | None = None
     most_drafted: _Count | None = None
     draft_after: Annotated[float, Field(ge=0, le=3600)] | None = None
+    drift_bound: Annotated[float, Field(ge=0, le=1)] | None = None
     guesses: Literal["session", "tenant"] = "session"
     history: Annotated[list[dict[str, Any]], Field(max_length=10_000)] = Field(
         default_factory=list[dict[str, Any]]

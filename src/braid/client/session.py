@@ -71,6 +71,7 @@ class Client:
         input: Literal["live", "editable"] = "live",  # noqa: A002 (as the protocol has it)
         most_drafted: int | None = None,
         draft_after: float | None = None,
+        drift_bound: float | None = None,
         guesses: Literal["session", "tenant"] = "session",
         template: Mapping[str, Any] | None = None,
         show: Literal["external", "all"] = "external",
@@ -83,8 +84,8 @@ class Client:
         Args:
             topology: Name of a preset, or the streams as plain data.
             tools: Functions that run here when the model calls them, by name; results come back by themselves.
-            sampling, history, copies, model, seed, input, most_drafted, draft_after, guesses, template, show, rows,
-                max_rows, forces_answers: See `braid.client.protocol.Open`.
+            sampling, history, copies, model, seed, input, most_drafted, draft_after, drift_bound, guesses, template,
+                show, rows, max_rows, forces_answers: See `braid.client.protocol.Open`.
 
         Raises:
             InputError: An argument, or a tool, cannot be used.
@@ -102,6 +103,7 @@ class Client:
             "input": input,
             "most_drafted": most_drafted,
             "draft_after": draft_after,
+            "drift_bound": drift_bound,
             "guesses": guesses,
             "template": None if template is None else dict(template),
             "show": show,

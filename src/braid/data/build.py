@@ -157,7 +157,9 @@ def laid_out(
         yield lay_out(score, tokenizer, arrival_of(arrival, rng), rng, weights)
     unknown = sorted(set(weights or ()) - outputs)
     if unknown and outputs:
-        raise DataError(f"no example has an output {unknown[0]!r} to be weighted; {hint(unknown[0], outputs)}")
+        raise DataError(
+            f"no example has an output {unknown[0]!r} to be weighted; {hint(unknown[0], outputs)}"
+        )
 
 
 def source_of(path: Path) -> dict[str, str]:

@@ -42,7 +42,7 @@ from braid.engine.backend import (
     closer_of,
 )
 from braid.engine.coming import coming_rows, demand_of_piece, demand_of_rows, within
-from braid.engine.editing.editable import MOST_DRAFTED, Counts, EditableTurn, Mode
+from braid.engine.editing.editable import DRIFT_BOUND, MOST_DRAFTED, Counts, EditableTurn, Mode
 from braid.engine.editing.facts import changes_a_fact
 from braid.engine.editing.history import History, told_history
 from braid.engine.editing.room import require_room
@@ -82,9 +82,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EVERYTHING", "Conversation"]
 
-DRIFT_BOUND = 0.05
-"""How far keys and values may be from what they should be, by the estimate of `Backend.deviation`."""
-
 EVERYTHING = Grant(-1, 1 << 30, True)
 """A grant without a limit."""
 
@@ -122,7 +119,7 @@ class Conversation:
         chat: In views, the conversation that the first turn goes on with, as `Chat.to_data` spells it.
         most_drafted: Tokens that the outputs may say ahead of the commit, in each draft of an editable turn.
         draft_after: Seconds without a newer snapshot before they do; reading goes on at once.
-        drift_bound: The most that what is taken over behind an edit may have drifted.
+        drift_bound: How far what is taken over behind an edit may be from what it should be, see `DRIFT_BOUND`.
 
     Raises:
         CheckpointConflictError: The topology contradicts the checkpoint.

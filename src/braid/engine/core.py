@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from braid.engine.backend import Backend, Item, ItemResult, Op, Recall
-from braid.engine.conversation import DRIFT_BOUND, EVERYTHING, Conversation
+from braid.engine.conversation import EVERYTHING, Conversation
 from braid.engine.editing.checking import CHECK_SHARE, HARMLESS, Checks
-from braid.engine.editing.editable import MOST_DRAFTED
+from braid.engine.editing.editable import DRIFT_BOUND, MOST_DRAFTED
 from braid.engine.guessing.shared_guesses import SharedGuesses
 from braid.engine.journal import Journal
 from braid.engine.lanes import Waiting

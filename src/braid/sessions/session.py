@@ -16,7 +16,7 @@ from braid.engine.admission import EngineLimits
 from braid.engine.backend import Draft, Dropped, SessionBackend, SessionHandle, SessionLook
 from braid.engine.core import GuessesOf, require_guesses_of
 from braid.engine.editing.checking import CHECK_SHARE
-from braid.engine.editing.editable import DRAFT_AFTER, MOST_DRAFTED, Mode
+from braid.engine.editing.editable import DRAFT_AFTER, DRIFT_BOUND, MOST_DRAFTED, Mode
 from braid.engine.local import LocalBackend
 from braid.engine.loop import EngineLoop
 from braid.engine.metrics import EngineMetrics
@@ -155,6 +155,7 @@ class Engine:
         input: InputRegime | None = None,  # noqa: A002 (it is what one would call it)
         most_drafted: int = MOST_DRAFTED,
         draft_after: float = DRAFT_AFTER,
+        drift_bound: float = DRIFT_BOUND,
         guesses: GuessesOf = "session",
         template: Template | Mapping[str, Any] | None = None,
     ) -> Session:
@@ -174,6 +175,8 @@ class Engine:
                 `commit`. None leaves it to each turn's first verb.
             most_drafted: Tokens that the outputs may say ahead of the commit, in each draft; 0 reads ahead alone.
             draft_after: Seconds without a newer snapshot before they say anything; reading goes on at once.
+            drift_bound: How far keys and values that `repair` and `reuse` take over behind an edit may be from what
+                they should be, relative to their size; 0 takes nothing over whose drift can be told.
             guesses: `tenant` takes answers of other sessions of the same salt that asked for it as guesses, too, and
                 gives them its own. No token changes, but whoever shares the salt may learn from the speed of an answer
                 what others were answered.
@@ -182,8 +185,8 @@ class Engine:
         Raises:
             TopologyError, CheckpointConflictError, UnsupportedByBackend, InputError
         """
-        if most_drafted < 0 or not draft_after >= 0:
-            raise InputError("most_drafted and draft_after are at least 0")
+        if most_drafted < 0 or not draft_after >= 0 or not drift_bound >= 0:
+            raise InputError("most_drafted, draft_after and drift_bound are at least 0")
         require_guesses_of(guesses)
         chosen = with_sampling(as_topology(topology), sampling)
         fitted = None
@@ -200,6 +203,7 @@ class Engine:
             "chat": None if chat is None else chat.to_data(),
             "most_drafted": most_drafted,
             "draft_after": draft_after,
+            "drift_bound": drift_bound,
             "guesses": guesses,
         }
         self.backend.check(chosen, settings)

@@ -204,6 +204,7 @@ WRONG_OPENINGS: list[tuple[dict[str, Any], str]] = [
     ({"most_drafted": 257}, "input"),
     ({"most_drafted": -1}, "input"),
     ({"draft_after": -0.1}, "input"),
+    ({"drift_bound": 1.5}, "input"),
     ({"guesses": "everybody"}, "input"),
     ({"guesses": "tenant"}, "server.forbidden"),
     ({"tools": [{"name": "f"}]}, "input"),

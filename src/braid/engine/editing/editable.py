@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from braid.engine.conversation import Conversation
     from braid.engine.rowmaker import NextRows
 
-__all__ = ["DRAFT_AFTER", "MOST_DRAFTED", "Counts", "EditableTurn", "Mode"]
+__all__ = ["DRAFT_AFTER", "DRIFT_BOUND", "MOST_DRAFTED", "Counts", "EditableTurn", "Mode"]
 
 Mode = Literal["exact", "repair", "reuse"]
 """What may be kept of what stood behind an edit."""
@@ -40,6 +40,9 @@ MOST_DRAFTED = 256
 
 DRAFT_AFTER = 0.15
 """Seconds without a newer snapshot before outputs are drafted, where nobody says otherwise."""
+
+DRIFT_BOUND = 0.05
+"""How far keys and values may be from what they should be, by the estimate of `Backend.deviation`, likewise."""
 
 
 @dataclass

@@ -23,6 +23,7 @@ import anyio.to_thread
 
 from braid import __version__
 from braid.client import protocol
+from braid.engine.editing.editable import DRIFT_BOUND
 from braid.errors import (
     BraidError,
     EngineClosedError,
@@ -224,6 +225,7 @@ class Hub:
             "draft_after": service.settings.draft_after
             if command.draft_after is None
             else command.draft_after,
+            "drift_bound": DRIFT_BOUND if command.drift_bound is None else command.drift_bound,
             "guesses": service.guesses(command.guesses),
         }
         self._backend.check(topology, engine)
