@@ -7,7 +7,7 @@ import json
 
 from transformers import AutoTokenizer
 
-from braid.bench.workload import sessions_workload
+from braid.bench.sessions.workload import sessions_workload
 from braid.model.codec import TokenizerCodec
 from braid.model.loading import ensure_local
 

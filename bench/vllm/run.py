@@ -199,7 +199,7 @@ class Run:
         return {"min": round(min(steps) * 1e3, 1), "median": round(statistics.median(steps) * 1e3, 1)}
 
     def figures(self) -> dict[str, Any]:
-        """What `SessionFigures` in `braid.bench.contenders` holds."""
+        """What `SessionFigures` in `braid.bench.sessions.contenders` holds."""
         tokens, decode_s = sum(map(len, self._output_ids)), self._total_s - self._prefill_s
         (group,) = self._scheduler.kv_cache_config.kv_cache_groups
         block_bytes = group.kv_cache_spec.page_size_bytes * len(group.layer_names)

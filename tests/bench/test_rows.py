@@ -10,8 +10,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from braid.bench.rows import ProbedRows, RowFigures, SpeakingRows, bench_rows
-from braid.bench.stock import StockProcess
+from braid.bench.rows.run import ProbedRows, RowFigures, SpeakingRows, bench_rows
+from braid.bench.rows.stock import StockProcess
 from braid.cli import app
 from braid.errors import InputError, UnsupportedModelError
 from braid.model.loading import load

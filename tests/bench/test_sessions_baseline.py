@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braid.bench.contenders import SessionFigures, StockSessions, committed_vllm, read_vllm
-from braid.bench.workload import Dialogue, Workload, sessions_workload, system_prompt, ten_turns
+from braid.bench.sessions.contenders import SessionFigures, StockSessions, committed_vllm, read_vllm
+from braid.bench.sessions.workload import Dialogue, Workload, sessions_workload, system_prompt, ten_turns
 from braid.errors import InputError, UnsupportedModelError
 from braid.model.chat import ChatFormat
 from braid.model.codec import TokenizerCodec

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braid.bench.trace_kinds import KINDS, MIX, generate_traces
-from braid.bench.trace_people import FASTEST_KEYS_PER_S, SLOWEST_KEYS_PER_S, Typist
-from braid.bench.trace_texts import DOCUMENTS, FOLLOW_UPS, QUESTIONS, compose
-from braid.bench.traces import Trace, last_edit_of
+from braid.bench.traces.file import Trace, last_edit_of
+from braid.bench.traces.kinds import KINDS, MIX, generate_traces
+from braid.bench.traces.people import FASTEST_KEYS_PER_S, SLOWEST_KEYS_PER_S, Typist
+from braid.bench.traces.texts import DOCUMENTS, FOLLOW_UPS, QUESTIONS, compose
 from braid.errors import InputError
 
 TYPED = ("typing", "edits", "paste", "middle", "steering")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from braid.bench.trace_kinds import generate_traces
-from braid.bench.traces import last_edit_of, read_traces, write_traces
+from braid.bench.traces.file import last_edit_of, read_traces, write_traces
+from braid.bench.traces.kinds import generate_traces
 from braid.errors import DataCorruptError, DataError
 
 PLAIN: dict[str, Any] = {

@@ -14,17 +14,17 @@ from typing import Any, ClassVar
 import pytest
 from typer.testing import CliRunner
 
-from braid.bench.traces import Trace, last_edit_of, write_traces
-from braid.bench.typing import _Replay, kv_tokens_for, replay, run_typing, sized
-from braid.bench.typing_command import bench_typing, chosen_traces, chosen_ways
-from braid.bench.typing_figures import TARGETS, figures_of, is_right
-from braid.bench.typing_live import run_live
-from braid.bench.typing_llama import LlamaServer
-from braid.bench.typing_machine import Machine
-from braid.bench.typing_paying import bench_paying
-from braid.bench.typing_table import typing_markdown
-from braid.bench.typing_turns import Part, Turn, TypingRun, parts_of, whole_text
-from braid.bench.typing_ways import EXACT_WAYS, Way, make_way
+from braid.bench.traces.file import Trace, last_edit_of, write_traces
+from braid.bench.typing.command import bench_typing, chosen_traces, chosen_ways
+from braid.bench.typing.figures import TARGETS, figures_of, is_right
+from braid.bench.typing.live import run_live
+from braid.bench.typing.llama import LlamaServer
+from braid.bench.typing.machine import Machine
+from braid.bench.typing.paying import bench_paying
+from braid.bench.typing.run import _Replay, kv_tokens_for, replay, run_typing, sized
+from braid.bench.typing.table import typing_markdown
+from braid.bench.typing.turns import Part, Turn, TypingRun, parts_of, whole_text
+from braid.bench.typing.ways import EXACT_WAYS, Way, make_way
 from braid.cli import app
 from braid.errors import ConnectionLostError, EngineError, InputError
 from braid.streams.presets import topology as preset
@@ -272,7 +272,7 @@ def test_a_commit_while_a_draft_waits_has_all_the_patience(monkeypatch: pytest.M
         def is_over(self) -> bool:
             return any(steps)
 
-    monkeypatch.setattr("braid.bench.typing.turn_of", lambda *given, **named: "a turn")
+    monkeypatch.setattr("braid.bench.typing.run.turn_of", lambda *given, **named: "a turn")
     part = Part(((0.0, "So?"),), 0.075)
     replay_of: Any = _Replay
     assert replay_of(machine, Waiting(), part, False).run() == ("a turn", None)

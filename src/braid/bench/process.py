@@ -19,13 +19,13 @@ __all__ = ["BaselineProcess"]
 
 
 class BaselineProcess:
-    """A script of this folder in a process of its own, asked a line of JSON at a time; a context manager.
+    """A script in a process of its own, asked a line of JSON at a time; a context manager.
 
     The script says hello with its versions once it has loaded the model. It answers each line with one line, and it
     computes only then, so the two sides never share the cores.
 
     Args:
-        script: Its file name.
+        script: The file.
         arguments: What it is started with.
         compared: What cannot be compared if it fails, for the message.
 
@@ -33,12 +33,12 @@ class BaselineProcess:
         UnsupportedModelError: `transformers` cannot run the model; the message has the end of what it said.
     """
 
-    def __init__(self, script: str, arguments: Sequence[str], compared: str) -> None:
+    def __init__(self, script: Path, arguments: Sequence[str], compared: str) -> None:
         self._compared = compared
         self._complaints = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (until _stop)
         self._process = subprocess.Popen(
             # -P: the script's own folder is no place to import from, or the package's modules would be found there.
-            [sys.executable, "-P", str(Path(__file__).with_name(script)), *arguments],
+            [sys.executable, "-P", str(script), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,

@@ -23,8 +23,8 @@ import anyio
 
 import braid.client
 from braid.bench.machine import describe_machine
-from braid.bench.sessions import sized
-from braid.bench.workload import sessions_workload
+from braid.bench.sessions.run import sized
+from braid.bench.sessions.workload import sessions_workload
 from braid.errors import ConnectionLostError, InputError
 from braid.sessions.generate import with_sampling
 from braid.sessions.session import Engine
@@ -35,7 +35,7 @@ from braid.streams.topology import Topology
 if TYPE_CHECKING:
     import httpx
 
-    from braid.bench.workload import Workload
+    from braid.bench.sessions.workload import Workload
     from braid.model.model import Model
 
 __all__ = ["ServingFigures", "bench_serving", "median_of_histogram"]

@@ -88,7 +88,7 @@ def rows(
     Ours is the full step: plan, forward, sampling. The stock forward runs in a process of its own that Braid has not
     touched; the two take turns, so that noise hits both alike. Median milliseconds; the machine should be idle.
     """
-    from braid.bench.rows import bench_rows
+    from braid.bench.rows.run import bench_rows
     from braid.bench.table import print_figures, rows_table
 
     loaded = load_model(model, dtype=dtype, device="cpu", threads=threads)
@@ -140,7 +140,7 @@ def sessions(
     `transformers` runs one prompt after another, and all in a padded batch, in a process that Braid has not touched;
     all in one run. vLLM's figures were measured apart, see bench/vllm. The machine should be idle.
     """
-    from braid.bench.sessions import bench_sessions
+    from braid.bench.sessions.run import bench_sessions
     from braid.bench.table import print_figures, sessions_table
     from braid.cli.inputs import counts_of
 
@@ -332,8 +332,8 @@ def typing(
     to do is skipped. Ways that draft leave little of it, so that all ways together take about three times as long as
     was typed. Ctrl-C ends it with what was measured so far. The machine should be idle.
     """
-    from braid.bench.typing_command import bench_typing, chosen_traces, chosen_ways
-    from braid.bench.typing_table import typing_markdown
+    from braid.bench.typing.command import bench_typing, chosen_traces, chosen_ways
+    from braid.bench.typing.table import typing_markdown
 
     wanted = chosen_traces(traces, n=n, seed=seed, kinds=kinds)
     ways = chosen_ways(baselines, mode)

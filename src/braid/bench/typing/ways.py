@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from braid.bench.typing_machine import Machine
+from braid.bench.typing.machine import Machine
 from braid.engine.conversation import Conversation
 from braid.engine.editing.editable import DRAFT_AFTER, MOST_DRAFTED, Mode
 from braid.errors import InputError

@@ -16,7 +16,7 @@ from typing import Any, Self, cast
 import torch
 
 from braid.bench.process import BaselineProcess
-from braid.bench.workload import Dialogue, Workload
+from braid.bench.sessions.workload import Dialogue, Workload
 from braid.errors import InputError
 
 __all__ = ["DialogueFigures", "SessionFigures", "StockSessions", "VllmFigures", "committed_vllm", "read_vllm"]
@@ -108,7 +108,7 @@ class StockSessions(BaselineProcess):
 
     def __init__(self, folder: str, dtype: torch.dtype, threads: int) -> None:
         name = str(dtype).removeprefix("torch.")
-        super().__init__("baseline_sessions.py", [folder, name, str(threads)], "sessions")
+        super().__init__(Path(__file__).with_name("baseline.py"), [folder, name, str(threads)], "sessions")
 
     def one_by_one(self, work: Workload) -> SessionFigures:
         """Answer one prompt after another."""
@@ -170,5 +170,5 @@ def read_vllm(path: Path) -> VllmFigures:
 
 def committed_vllm(model: str) -> Path | None:
     """Return the file of figures that the repository brings for a model; None outside a checkout, or without one."""
-    path = Path(__file__).parents[3] / "bench" / "vllm" / "results" / f"{model}-cpu.json"
+    path = Path(__file__).parents[4] / "bench" / "vllm" / "results" / f"{model}-cpu.json"
     return path if path.is_file() else None

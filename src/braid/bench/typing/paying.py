@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from braid.bench.typing_machine import CountingBackend
+from braid.bench.typing.machine import CountingBackend
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.costs import endless_bias

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from braid.bench.traces import Trace
-from braid.bench.typing_turns import Part, Turn, parts_of
+from braid.bench.traces.file import Trace
+from braid.bench.typing.turns import Part, Turn, parts_of
 from braid.errors import ConnectionLostError, InputError
 
 __all__ = ["LlamaServer"]

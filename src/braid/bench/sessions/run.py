@@ -18,9 +18,15 @@ from typing import Any
 
 import torch
 
-from braid.bench.contenders import SessionFigures, StockSessions, VllmFigures, committed_vllm, read_vllm
 from braid.bench.machine import describe_machine
-from braid.bench.workload import Dialogue, Workload, sessions_workload, ten_turns
+from braid.bench.sessions.contenders import (
+    SessionFigures,
+    StockSessions,
+    VllmFigures,
+    committed_vllm,
+    read_vllm,
+)
+from braid.bench.sessions.workload import Dialogue, Workload, sessions_workload, ten_turns
 from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.local import LocalBackend

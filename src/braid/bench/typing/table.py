@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from braid.bench.typing_figures import TARGETS
+from braid.bench.typing.figures import TARGETS
 
 __all__ = ["typing_markdown"]
 

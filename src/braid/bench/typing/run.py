@@ -2,9 +2,9 @@
 
 Each trace is replayed once for each way to answer, in turns, so that noise on the machine hits all alike; every way has
 an engine and a cache of its own, and answers greedily. With the simulated clock a forward takes what it really took
-on this machine, and time in which there is nothing to do is skipped, see `braid.bench.typing_machine`. Ways that wait
+on this machine, and time in which there is nothing to do is skipped, see `braid.bench.typing.machine`. Ways that wait
 for the commit then take seconds; those that draft while somebody types leave little to be skipped. With a speed, the
-traces are played to a running engine in real time (`braid.bench.typing_live`).
+traces are played to a running engine in real time (`braid.bench.typing.live`).
 
 The segments of a template are joined by blank lines, those without text left out. What is typed while the answer to the
 first input comes waits for its end, as the application would hold it; its times count from its own commit.
@@ -20,10 +20,10 @@ from dataclasses import replace
 from torch import Tensor
 
 from braid.bench.machine import describe_machine
-from braid.bench.traces import Trace
-from braid.bench.typing_machine import Machine, deviation_of
-from braid.bench.typing_turns import Part, Turn, TypingRun, parts_of, turn_of
-from braid.bench.typing_ways import WAYS, Way, make_way
+from braid.bench.traces.file import Trace
+from braid.bench.typing.machine import Machine, deviation_of
+from braid.bench.typing.turns import Part, Turn, TypingRun, parts_of, turn_of
+from braid.bench.typing.ways import WAYS, Way, make_way
 from braid.engine.editing.editable import DRIFT_BOUND
 from braid.engine.scheduler import SchedulerPolicy
 from braid.errors import BraidError, EngineError, InputError

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from braid.bench.traces import Trace
-from braid.bench.typing_turns import Turn, TypingRun, parts_of, whole_text
-from braid.bench.typing_ways import EXACT_WAYS
+from braid.bench.traces.file import Trace
+from braid.bench.typing.turns import Turn, TypingRun, parts_of, whole_text
+from braid.bench.typing.ways import EXACT_WAYS
 
 __all__ = ["TARGETS", "Target", "figures_of", "is_right"]
 

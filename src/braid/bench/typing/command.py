@@ -7,13 +7,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
-from braid.bench.trace_kinds import generate_traces
-from braid.bench.traces import Trace, read_traces
-from braid.bench.typing import ANSWER_TOKENS, DEFAULT_WAYS, run_typing
-from braid.bench.typing_figures import figures_of
-from braid.bench.typing_live import LIVE_WAYS, run_live
-from braid.bench.typing_llama import LlamaServer
-from braid.bench.typing_paying import bench_paying
+from braid.bench.traces.file import Trace, read_traces
+from braid.bench.traces.kinds import generate_traces
+from braid.bench.typing.figures import figures_of
+from braid.bench.typing.live import LIVE_WAYS, run_live
+from braid.bench.typing.llama import LlamaServer
+from braid.bench.typing.paying import bench_paying
+from braid.bench.typing.run import ANSWER_TOKENS, DEFAULT_WAYS, run_typing
 from braid.engine.editing.editable import Mode
 from braid.errors import InputError
 from braid.model.model import Model

@@ -13,9 +13,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from braid.bench.trace_people import Speaker, Typist
-from braid.bench.trace_texts import DOCUMENTS, FOLLOW_UPS, QUESTIONS, Document, Question, compose
-from braid.bench.traces import Meta, Segment, Steering, Text, Trace, TraceEvent, last_edit_of
+from braid.bench.traces.file import Meta, Segment, Steering, Text, Trace, TraceEvent, last_edit_of
+from braid.bench.traces.people import Speaker, Typist
+from braid.bench.traces.texts import DOCUMENTS, FOLLOW_UPS, QUESTIONS, Document, Question, compose
 from braid.errors import InputError
 
 __all__ = ["KINDS", "MIX", "generate_traces"]

@@ -18,10 +18,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from braid.bench.machine import describe_machine
-from braid.bench.traces import Trace
-from braid.bench.typing import ANSWER_TOKENS, WARM_UP, kv_tokens_for, ordered_ways, sized
-from braid.bench.typing_machine import CountingBackend
-from braid.bench.typing_turns import Part, Turn, TypingRun, parts_of, turn_of
+from braid.bench.traces.file import Trace
+from braid.bench.typing.machine import CountingBackend
+from braid.bench.typing.run import ANSWER_TOKENS, WARM_UP, kv_tokens_for, ordered_ways, sized
+from braid.bench.typing.turns import Part, Turn, TypingRun, parts_of, turn_of
 from braid.engine.editing.editable import Mode
 from braid.engine.loop import EngineLoop
 from braid.errors import BraidError, EngineError, InputError, SessionClosedError

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from braid.bench.traces import Text, Trace
-from braid.bench.typing_machine import Forward
+from braid.bench.traces.file import Text, Trace
+from braid.bench.typing.machine import Forward
 from braid.engine.editing.editable import DRIFT_BOUND
 from braid.engine.record import News
 from braid.errors import EngineError

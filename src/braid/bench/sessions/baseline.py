@@ -1,7 +1,6 @@
 """Stock `transformers.generate` with the work of `braid bench sessions`, in a process that never imports Braid.
 
-Run by path, never as a module of the package; `braid.bench.contenders` starts it and asks over pipes, a line of JSON
-each:
+Run by path, never as a module of the package; `contenders` starts it and asks over pipes, a line of JSON each:
 
     braid bench sessions                               this process
     {"mode": "one_by_one", "prompt_ids": …}   ──▶      one `generate` after another, a prompt each
@@ -165,7 +164,7 @@ def kv_bytes(cache: Any) -> int:
 
 
 def _figures(prompt_ids: list[list[int]], calls: list[Call]) -> dict[str, Any]:
-    """What `braid.bench.contenders.SessionFigures` holds; calls follow each other, so the largest cache is the peak."""
+    """What `contenders.SessionFigures` holds; calls follow each other, so the largest cache is the peak."""
     output_ids = [ids for call in calls for ids in call.output_ids]
     tokens = sum(map(len, output_ids))
     decode_s, total_s = sum(call.decode_s for call in calls), sum(call.total_s for call in calls)

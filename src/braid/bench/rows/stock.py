@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from braid.bench.process import BaselineProcess
@@ -24,7 +26,9 @@ class StockProcess(BaselineProcess):
 
     def __init__(self, folder: str, dtype: torch.dtype, threads: int, cached: int) -> None:
         name = str(dtype).removeprefix("torch.")
-        super().__init__("baseline.py", [folder, name, str(threads), str(cached)], "rows")
+        super().__init__(
+            Path(__file__).with_name("baseline.py"), [folder, name, str(threads), str(cached)], "rows"
+        )
 
     def time(self, tokens: int) -> float:
         """Milliseconds of one stock forward on so many new tokens."""

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from braid.bench.machine import describe_machine
-from braid.bench.stock import StockProcess
+from braid.bench.rows.stock import StockProcess
 from braid.engine.backend import Ask, Draw, Entry, Item, Trim
 from braid.engine.core import EngineCore
 from braid.engine.local import LocalBackend

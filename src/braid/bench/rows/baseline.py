@@ -1,6 +1,6 @@
 """The stock `transformers` forward, in a process of its own into which Braid is never imported.
 
-Run by path, never as a module of the package; `braid.bench.stock` starts it and asks over pipes, a line of JSON each:
+Run by path, never as a module of the package; `stock` starts it and asks over pipes, a line of JSON each:
 
     braid bench rows                         this process
     {"tokens": 4}                   ──▶      one forward on 4 new tokens behind the cached ones

@@ -1,0 +1,1 @@
+"""`braid bench rows`: what a row costs, beside what the stock forward costs."""

@@ -1,0 +1,1 @@
+"""`braid bench sessions`: what many sessions cost, beside stock `transformers` and vLLM on the same work."""
