@@ -15,7 +15,7 @@ from braid.checks.run import INVARIANTS, check_model
 from braid.checks.subject import Subject
 from braid.engine.local import layout
 from braid.engine.local.layout import RowLayout, ViewLayout
-from braid.engine.rowmaker import RowMaker
+from braid.engine.session.rowmaker import RowMaker
 from braid.errors import UnsupportedByBackend
 from braid.model.linear import RowLinear
 from braid.streams.lanes import LaneTable

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from braid.checks.subject import RecordingCore
-from braid.engine.conversation import Conversation
+from braid.engine.session.conversation import Conversation
 from braid.model import joint
 from braid.model.checkpoint import TrainedStreams, TrainedTopology
 from braid.model.codec import TokenizerCodec

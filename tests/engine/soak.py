@@ -30,11 +30,11 @@ import anyio.to_thread
 
 from braid.engine.admission import EngineLimits
 from braid.engine.backend import Draw, Item
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.journal import Journal, replay
 from braid.engine.loop import EngineLoop
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.conversation import Conversation
 from braid.errors import (
     BraidError,
     EmptyInputError,

@@ -6,13 +6,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from braid.checks.subject import RecordingCore
-from braid.engine.conversation import Conversation
+from braid.engine.session.conversation import Conversation
 from braid.streams.influence import influences
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology
 from braid.testing import ReferenceLogits
 from tests.engine.harness import SILENCE, drive, stock, trained
-from tests.engine.test_rows import row_topologies
+from tests.engine.session.test_rows import row_topologies
 from tests.model.networks import ARCHITECTURES
 from tests.properties import examples
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.ledger import lead_through
-from braid.engine.record import LedgerLine, as_event
+from braid.engine.session.conversation import Conversation
+from braid.engine.session.record import LedgerLine, as_event
 from braid.errors import PoolFullError, TranscriptCorruptError
 from braid.model.chat import Chat
 from braid.streams.stream_spec import AdaptiveWait

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from braid.engine.backend import Backend
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.guessing.guesses import MAX_TOKENS
 from braid.engine.local import LocalBackend
 from braid.engine.metrics import EngineMetrics
+from braid.engine.session.conversation import Conversation
 from braid.errors import EngineError
 from braid.streams.topology import Topology
 from braid.testing import NullBackend, NullModel

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braid.engine.backend import Item
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.journal import Journal, replay
 from braid.engine.metrics import EngineMetrics
 from braid.engine.pace import SAVED_S, DraftPace
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.conversation import Conversation
 from braid.errors import InputError
 from braid.testing import NullBackend, NullModel
 from tests.engine.harness import SILENCE, codec

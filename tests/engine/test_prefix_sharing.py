@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braid.engine.conversation import Conversation
+from braid.engine.session.conversation import Conversation
 from braid.model.model import Model
 from braid.streams.patterns import Window
 from braid.streams.sampling import SamplingSpec

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from braid.checks.subject import RecordingCore, Subject
 from braid.engine.backend import Answer, Ask, Draw
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.journal import Journal, replay
 from braid.engine.loop import EngineLoop
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.conversation import Conversation
 from braid.errors import EmptyInputError, InputError, SessionClosedError, SessionError
 from braid.model.model import Model
 from braid.sessions.session import Engine

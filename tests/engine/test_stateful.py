@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from braid.cache import PageList
-from braid.engine import ground as ground_module
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.journal import Journal, replay
-from braid.engine.record import LedgerLine, as_event
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session import ground as ground_module
+from braid.engine.session.conversation import Conversation
+from braid.engine.session.record import LedgerLine, as_event
 from braid.errors import BraidError, CacheError, InputError, PoolTooSmallError, RegimeError, SessionError
 from braid.streams.events import TurnEvent
 from braid.streams.patterns import Striped, Window

@@ -22,11 +22,11 @@ from braid.cache import PageList
 from braid.checks.subject import RecordingCore
 from braid.engine.admission import EngineLimits
 from braid.engine.backend import Draw, Item
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
-from braid.engine.lanes import OutputLane
 from braid.engine.loop import EngineLoop
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.conversation import Conversation
+from braid.engine.session.lanes import OutputLane
 from braid.errors import (
     BraidError,
     CacheError,

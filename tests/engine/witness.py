@@ -11,10 +11,10 @@ from torch import Tensor
 
 from braid.checks.subject import RecordingBackend
 from braid.engine.backend import PREAMBLE, Fork, ItemResult, Op
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore, StepReport
 from braid.engine.journal import Journal
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.conversation import Conversation
 from braid.model.model import Model
 from braid.sessions.generate import ALONE
 from braid.streams.entries import Entry, LifeEvent

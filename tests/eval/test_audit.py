@@ -8,8 +8,8 @@ import pytest
 
 import braid
 from braid.data.score import Part, Score, Segment
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
+from braid.engine.session.conversation import Conversation
 from braid.eval.audit import (
     Audited,
     Fault,

@@ -356,7 +356,7 @@ def test_most_messages_are_left_whole() -> None:
 
 
 def test_what_is_known_of_a_message_becomes_history_with_it() -> None:
-    from braid.engine.preamble import Preamble
+    from braid.engine.session.preamble import Preamble
 
     chat = Chat.of([{"role": "user"}])
     preamble = Preamble(CODECS["chatml"], None, replace(chat, before="<|im_end|>", after="!"))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braid.engine.conversation import Conversation
+from braid.engine.session.conversation import Conversation
 from braid.errors import InputError, SessionClosedError
 from braid.sessions.session import Engine
 from tests.engine.editing.test_editable import TOPOLOGIES, core_for, edited, finish, plain

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from braid.checks.subject import RecordingCore
-from braid.engine.conversation import Conversation
+from braid.engine.session.conversation import Conversation
 from braid.model.model import Model
 from braid.sessions.generate import ALONE
 from braid.streams.presets import topology

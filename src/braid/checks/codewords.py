@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 
 from braid.checks.phrasings import PHRASINGS, PLACES, WORDS, Phrasing, Place
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.local import LocalBackend
 from braid.engine.local.work import Feed
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.conversation import Conversation
 from braid.errors import InputError
 from braid.model.model import Model
 from braid.model.plan import Plan

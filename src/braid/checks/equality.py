@@ -9,7 +9,7 @@ from transformers import GenerationConfig
 
 from braid.checks.finding import Finding
 from braid.checks.subject import NEVER, RecordingCore, Subject, drive, largest_difference
-from braid.engine.conversation import Conversation
+from braid.engine.session.conversation import Conversation
 from braid.errors import BraidError
 from braid.model.convert import quiet_transformers
 from braid.model.model import Model

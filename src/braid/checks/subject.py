@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.local import LocalBackend
 from braid.engine.local.work import Feed
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.conversation import Conversation
 from braid.model.attention import ATTENTION
 from braid.model.checkpoint import TrainedStreams, TrainedTopology
 from braid.model.linear import RowLinear

@@ -2,7 +2,7 @@
 
     core          the step: schedule → prepare → compute → advance
     scheduler     who may do how much in it
-    conversation  one session: its verbs, and the rows that come of them
+    session       one session: its verbs, and the rows that come of them
     loop          the engine by itself, in a thread of its own
     backend       what is asked of whoever computes; `local` is ours
     journal       the event log, which can be replayed
@@ -14,7 +14,7 @@ Nothing here but `local` knows tensors.
 
 from __future__ import annotations
 
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
+from braid.engine.session.conversation import Conversation
 
 __all__ = ["Conversation", "EngineCore"]

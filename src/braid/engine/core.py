@@ -20,17 +20,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from braid.engine.backend import Backend, Item, ItemResult, Op, Recall
-from braid.engine.conversation import EVERYTHING, Conversation
 from braid.engine.editing.checking import CHECK_SHARE, HARMLESS, Checks
 from braid.engine.editing.editable import DRIFT_BOUND, MOST_DRAFTED
 from braid.engine.guessing.shared_guesses import SharedGuesses
 from braid.engine.journal import Journal
-from braid.engine.lanes import Waiting
 from braid.engine.ledger import Ledger, Line, lead_through
 from braid.engine.metrics import EngineMetrics, StepFigures
 from braid.engine.pace import DraftPace
 from braid.engine.scheduler import Demand, Grant, Scheduler, SchedulerPolicy
-from braid.engine.starts import Predicate
+from braid.engine.session.conversation import EVERYTHING, Conversation
+from braid.engine.session.lanes import Waiting
+from braid.engine.session.starts import Predicate
 from braid.engine.tracing import NO_TRACER, Tracer
 from braid.errors import BraidError, EngineError, InputError, PoolFullError
 from braid.streams.topology import Topology

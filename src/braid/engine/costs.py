@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 
 from braid.engine.core import EngineCore
 from braid.engine.fallback import Costs
-from braid.engine.preamble import Preamble
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.preamble import Preamble
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology
 

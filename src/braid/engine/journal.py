@@ -24,9 +24,9 @@ from braid.errors import BraidError, TranscriptCorruptError, TranscriptError
 from braid.streams.topology import Topology
 
 if TYPE_CHECKING:
-    from braid.engine.conversation import Conversation
     from braid.engine.core import EngineCore
-    from braid.engine.starts import Predicate
+    from braid.engine.session.conversation import Conversation
+    from braid.engine.session.starts import Predicate
 
 __all__ = ["Journal", "load_journal", "replay"]
 

@@ -26,18 +26,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from braid.engine.backend import Answer, Backend, Capabilities, ModelCard, Op, Recall, Usage
-from braid.engine.conversation import Conversation
 from braid.engine.editing.history import enter, spelled
-from braid.engine.ground import Unanswered
-from braid.engine.record import LedgerLine
 from braid.engine.scheduler import Grant
+from braid.engine.session.conversation import Conversation
+from braid.engine.session.ground import Unanswered
+from braid.engine.session.record import LedgerLine
 from braid.errors import BraidError, PoolFullError, TranscriptCorruptError
 from braid.streams.topology import Topology
 
 if TYPE_CHECKING:
     from braid.engine.backend import Item, ItemResult
-    from braid.engine.conversation import Apply
     from braid.engine.editing.editable import EditableTurn
+    from braid.engine.session.conversation import Apply
 
 __all__ = ["Ledger", "Line", "lead_through"]
 

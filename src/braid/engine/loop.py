@@ -25,7 +25,6 @@ import anyio
 
 from braid.engine.admission import Admission, EngineLimits
 from braid.engine.backend import Backend, Capabilities, Dropped, Op, SessionBackend
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore, as_braid_error
 from braid.engine.editing.checking import CHECK_SHARE
 from braid.engine.guessing.drafter import CONCERNING, Drafter
@@ -34,7 +33,8 @@ from braid.engine.ledger import lead_through
 from braid.engine.mailbox import Bell
 from braid.engine.scheduler import SchedulerPolicy
 from braid.engine.seat import Seat
-from braid.engine.starts import require_supported
+from braid.engine.session.conversation import Conversation
+from braid.engine.session.starts import require_supported
 from braid.engine.tracing import NO_TRACER, Tracer
 from braid.errors import BraidError, SessionClosedError
 from braid.streams.topology import Topology

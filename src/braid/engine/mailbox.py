@@ -21,7 +21,7 @@ from weakref import WeakSet
 import anyio
 import anyio.lowlevel
 
-from braid.engine.record import LedgerLine, News, as_event
+from braid.engine.session.record import LedgerLine, News, as_event
 from braid.streams.events import Event, NoticeEvent
 
 __all__ = ["Bell", "Listener", "Mailbox"]

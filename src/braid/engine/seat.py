@@ -6,9 +6,9 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from braid.engine.backend import Draft, SessionLook
-from braid.engine.conversation import Conversation
 from braid.engine.mailbox import Bell, Mailbox
-from braid.engine.record import News
+from braid.engine.session.conversation import Conversation
+from braid.engine.session.record import News
 from braid.errors import BraidError
 from braid.streams.events import DeltaEvent, Event
 from braid.streams.transcript import Transcript

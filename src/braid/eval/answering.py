@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.local import LocalBackend
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.conversation import Conversation
 from braid.model.model import Model
 from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import Topology

@@ -17,7 +17,7 @@ from itertools import count, takewhile
 
 from braid.engine.backend import PREAMBLE, Answer, Ask, Close, Draw, Entry, Fork, Item, Kind, Open, Trim
 from braid.engine.local import LocalBackend
-from braid.engine.preamble import Preamble
+from braid.engine.session.preamble import Preamble
 from braid.errors import ContextOverflowError, UnsupportedByBackend
 from braid.model.chat import Chat
 from braid.model.model import Model

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from braid.data.score import Part, Score
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.local import LocalBackend
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.conversation import Conversation
 from braid.errors import InputError
 from braid.model.model import Model
 from braid.streams.topology import Topology

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from braid.data.score import Part, Score, Segment
 from braid.data.sentences import split_sentences
 from braid.data.tokens import place_after
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
+from braid.engine.session.conversation import Conversation
 from braid.eval.play import Arriving, alone, step_alone, with_feed
 from braid.model.model import Model
 from braid.streams.topology import Topology

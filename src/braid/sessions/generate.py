@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.costs import costs_of
 from braid.engine.fallback import Decision
 from braid.engine.fallback import fall_back as fall_back_of
 from braid.engine.local import LocalBackend
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.conversation import Conversation
 from braid.errors import EmptyInputError, InputError
 from braid.model.model import Model
 from braid.streams.events import Event

@@ -41,7 +41,7 @@ from braid.streams.transcript import Transcript
 if TYPE_CHECKING:
     from braid.engine.journal import Journal
     from braid.engine.mailbox import Mailbox
-    from braid.engine.starts import Predicate
+    from braid.engine.session.starts import Predicate
     from braid.sessions.tools import Toolbox
 
 __all__ = ["Engine", "InputRegime", "Reply", "Session"]

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from braid.engine.backend import Item, ItemResult, Op, Splice
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.editing.checking import Checks
 from braid.engine.journal import Journal, replay
 from braid.engine.local import LocalBackend
 from braid.engine.loop import EngineLoop
 from braid.engine.metrics import EngineMetrics
+from braid.engine.session.conversation import Conversation
 from braid.errors import InputError
 from braid.sessions.generate import ALONE
 from braid.streams.sampling import SamplingSpec

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braid.checks.subject import RecordingCore
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.editing.diff import common_prefix
 from braid.engine.guessing.ahead import MOST_AHEAD
 from braid.engine.journal import Journal, replay
-from braid.engine.record import LedgerLine, Row
+from braid.engine.session.conversation import Conversation
+from braid.engine.session.record import LedgerLine, Row
 from braid.errors import ContextOverflowError, EditAfterConsumed, EmptyInputError, RegimeError
 from braid.streams.sampling import SamplingSpec
 from braid.streams.stream_spec import AdaptiveWait

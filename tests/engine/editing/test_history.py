@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from braid.checks.subject import RecordingCore
 from braid.engine.backend import PREAMBLE
-from braid.engine.conversation import Conversation
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.conversation import Conversation
 from braid.errors import (
     BraidError,
     ChatTemplateError,

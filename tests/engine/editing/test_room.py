@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from braid.checks.subject import RecordingCore
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
+from braid.engine.session.conversation import Conversation
 from braid.errors import BraidError, ContextOverflowError, PoolTooSmallError
 from braid.model.codec import TokenizerCodec
 from braid.streams.topology import StreamSpec, Topology

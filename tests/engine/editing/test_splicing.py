@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from braid.checks.subject import RecordingCore
 from braid.engine.backend import Op, Splice
-from braid.engine.conversation import Conversation
 from braid.engine.editing.diff import matching_blocks
 from braid.engine.editing.splicing import LEAST_SPLICE, WINDOWS, Place, regions_of
-from braid.engine.record import LedgerLine
+from braid.engine.session.conversation import Conversation
+from braid.engine.session.record import LedgerLine
 from braid.model.moving import moved_tokens
 from tests.engine.editing.test_editable import aloud, check_same, core_for, finish, fresh, plain
 from tests.engine.harness import step

@@ -17,8 +17,8 @@ from braid.engine.journal import Journal, replay
 from braid.engine.local import LocalBackend
 from braid.engine.loop import EngineLoop
 from braid.engine.metrics import EngineMetrics
-from braid.engine.record import LedgerLine
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.record import LedgerLine
 from braid.model.chat import Chat
 from braid.sessions.session import Engine, Session
 from braid.streams.sampling import SamplingSpec

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braid.checks.subject import RecordingCore
-from braid.engine.conversation import Conversation
 from braid.engine.guessing.shared_guesses import SharedGuesses
 from braid.engine.journal import Journal, replay
-from braid.engine.record import LedgerLine
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.conversation import Conversation
+from braid.engine.session.record import LedgerLine
 from braid.errors import InputError
 from braid.streams.topology import Topology
 from tests.engine.editing.test_editable import TOPOLOGIES, core_for, finish, plain, rows_of

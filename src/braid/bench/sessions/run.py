@@ -27,10 +27,10 @@ from braid.bench.sessions.contenders import (
     read_vllm,
 )
 from braid.bench.sessions.workload import Dialogue, Workload, sessions_workload, ten_turns
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.local import LocalBackend
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.conversation import Conversation
 from braid.errors import InputError
 from braid.model.model import Model
 from braid.streams.presets import topology as preset

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from braid.engine.backend import PREAMBLE, Item, ItemResult
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.editing.editable import DRIFT_BOUND
 from braid.engine.local import LocalBackend
-from braid.engine.record import News
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.conversation import Conversation
+from braid.engine.session.record import News
 from braid.errors import EngineError
 from braid.model.model import Model
 

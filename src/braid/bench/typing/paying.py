@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from braid.bench.typing.machine import CountingBackend
-from braid.engine.conversation import Conversation
 from braid.engine.core import EngineCore
 from braid.engine.costs import endless_bias
+from braid.engine.session.conversation import Conversation
 from braid.errors import InputError
 from braid.model.model import Model
 from braid.sessions.generate import with_sampling

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from braid.bench.traces.file import Text, Trace
 from braid.bench.typing.machine import Forward
 from braid.engine.editing.editable import DRIFT_BOUND
-from braid.engine.record import News
+from braid.engine.session.record import News
 from braid.errors import EngineError
 from braid.streams.entries import Row
 from braid.streams.events import Reuse, RowEvent, TurnEvent

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from braid.bench.typing.machine import Machine
-from braid.engine.conversation import Conversation
 from braid.engine.editing.editable import DRAFT_AFTER, MOST_DRAFTED, Mode
+from braid.engine.session.conversation import Conversation
 from braid.errors import InputError
 from braid.model.chat import Chat, Message
 from braid.streams.topology import Topology

@@ -33,7 +33,7 @@ from braid.engine.backend import (
     Trim,
     require_ok,
 )
-from braid.engine.restore import refills
+from braid.engine.session.restore import refills
 
 __all__ = [
     "forked_equals_recomputed",

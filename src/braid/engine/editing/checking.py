@@ -28,9 +28,9 @@ from braid.engine.scheduler import Grant
 from braid.errors import InputError
 
 if TYPE_CHECKING:
-    from braid.engine.conversation import Apply, Conversation
     from braid.engine.editing.editable import EditableTurn
     from braid.engine.metrics import EngineMetrics
+    from braid.engine.session.conversation import Apply, Conversation
 
 __all__ = ["CHECK_SHARE", "Checks"]
 

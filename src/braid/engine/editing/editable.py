@@ -26,8 +26,8 @@ from braid.engine.scheduler import Grant
 from braid.streams.events import Reuse
 
 if TYPE_CHECKING:
-    from braid.engine.conversation import Conversation
-    from braid.engine.rowmaker import NextRows
+    from braid.engine.session.conversation import Conversation
+    from braid.engine.session.rowmaker import NextRows
 
 __all__ = ["DRAFT_AFTER", "DRIFT_BOUND", "MOST_DRAFTED", "Counts", "EditableTurn", "Mode"]
 

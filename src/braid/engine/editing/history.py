@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from braid.engine.backend import PREAMBLE
-from braid.engine.preamble import Preamble
-from braid.engine.rowmaker import enter_preamble
+from braid.engine.session.preamble import Preamble
+from braid.engine.session.rowmaker import enter_preamble
 from braid.errors import InputError
 from braid.model.chat import Chat
 from braid.streams.text import require_whole
 
 if TYPE_CHECKING:
-    from braid.engine.conversation import Conversation
+    from braid.engine.session.conversation import Conversation
 
 __all__ = ["ROLES", "History", "Standing", "enter", "spelled", "stand_on", "standing_on", "told_history"]
 

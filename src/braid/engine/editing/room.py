@@ -18,8 +18,8 @@ from braid.errors import ContextOverflowError, PoolTooSmallError
 from braid.streams.text import IncrementalTokenizer
 
 if TYPE_CHECKING:
-    from braid.engine.conversation import Conversation
     from braid.engine.editing.history import History
+    from braid.engine.session.conversation import Conversation
     from braid.model.codec import TokenizerCodec
 
 __all__ = ["require_room"]

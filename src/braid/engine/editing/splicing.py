@@ -28,9 +28,9 @@ from braid.engine.editing.taken import Taken, shape_of
 from braid.engine.scheduler import Grant
 
 if TYPE_CHECKING:
-    from braid.engine.conversation import Conversation
     from braid.engine.editing.editable import EditableTurn
-    from braid.engine.lanes import Waiting
+    from braid.engine.session.conversation import Conversation
+    from braid.engine.session.lanes import Waiting
 
 __all__ = ["EDGE", "LEAST_SPLICE", "WINDOWS", "Part", "Region", "Splicer", "regions_of"]
 

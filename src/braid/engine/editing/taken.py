@@ -10,8 +10,8 @@ from braid.engine.backend import Answer
 from braid.engine.scheduler import Grant
 
 if TYPE_CHECKING:
-    from braid.engine.conversation import Conversation
-    from braid.engine.rowmaker import NextRows
+    from braid.engine.session.conversation import Conversation
+    from braid.engine.session.rowmaker import NextRows
 
 __all__ = ["Shape", "Taken", "shape_of"]
 

@@ -24,7 +24,7 @@ from braid.engine.backend import Answer, Entry, Item, Op
 from braid.errors import BraidError, PoolFullError
 
 if TYPE_CHECKING:
-    from braid.engine.conversation import Conversation
+    from braid.engine.session.conversation import Conversation
 
 __all__ = ["LEAST_AHEAD", "MOST_AHEAD", "BooksOnly", "StepAhead", "StepsAhead", "look_ahead"]
 

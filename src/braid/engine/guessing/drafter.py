@@ -29,7 +29,7 @@ from braid.streams.topology import Topology
 
 if TYPE_CHECKING:
     from braid.engine.backend import Draft, SessionBackend, SessionHandle
-    from braid.engine.conversation import Conversation
+    from braid.engine.session.conversation import Conversation
 
 __all__ = ["CONCERNING", "Drafter", "Served", "Wish"]
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from braid.client import protocol
-from braid.engine.record import LedgerLine, News
+from braid.engine.session.record import LedgerLine, News
 from braid.errors import BraidError, RegimeError, SessionClosedError, StreamClosedError
 from braid.server.live.calls import CallBook
 from braid.server.live.feed import Feed

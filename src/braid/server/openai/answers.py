@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from braid.engine.record import LedgerLine
+from braid.engine.session.record import LedgerLine
 from braid.errors import (
     BraidError,
     ChatTemplateError,

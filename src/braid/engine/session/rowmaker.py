@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from braid.engine.backend import PREAMBLE, Ask, Draw, Entry, closer_of
-from braid.engine.lanes import InputLane, OutputLane, Waiting
-from braid.engine.policy import RowPlan
-from braid.engine.record import Record
-from braid.engine.stage import Stage
-from braid.engine.starts import asks_first
+from braid.engine.session.lanes import InputLane, OutputLane, Waiting
+from braid.engine.session.policy import RowPlan
+from braid.engine.session.record import Record
+from braid.engine.session.stage import Stage
+from braid.engine.session.starts import asks_first
 from braid.streams.entries import Cell
 
 __all__ = ["Made", "NextRows", "RowMaker", "enter_preamble"]

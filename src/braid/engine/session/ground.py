@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 from braid.engine.backend import Close, Drop, Entry, Item, Op, Trim, closer_of
 from braid.engine.guessing.session_guesses import Asked
-from braid.engine.preamble import Preamble
-from braid.engine.restore import Refilling
-from braid.engine.stage import Stage
+from braid.engine.session.preamble import Preamble
+from braid.engine.session.restore import Refilling
+from braid.engine.session.stage import Stage
 from braid.streams.entries import LifeEvent
 from braid.streams.transcript import Transcript
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braid.checks.subject import RecordingCore
-from braid.engine.conversation import Conversation
+from braid.engine.session.conversation import Conversation
 from braid.errors import UnsupportedByBackend
 from braid.model.codec import TokenizerCodec
 from braid.model.model import Model

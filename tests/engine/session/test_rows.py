@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braid.checks.subject import RecordingCore
-from braid.engine.conversation import Conversation
+from braid.engine.session.conversation import Conversation
 from braid.streams.patterns import Dense, Striped, Window
 from braid.streams.topology import StreamSpec, Topology
 from braid.testing import reference_logits

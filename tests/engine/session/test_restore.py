@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braid.engine import ground as ground_module
-from braid.engine import restore
 from braid.engine.backend import PREAMBLE, Close, Entry, Trim
-from braid.engine.conversation import Conversation
-from braid.engine.restore import Refill, Refilling, refills
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session import ground as ground_module
+from braid.engine.session import restore
+from braid.engine.session.conversation import Conversation
+from braid.engine.session.restore import Refill, Refilling, refills
 from braid.errors import CacheError, InputError, SessionError
 from braid.model.model import Model
 from braid.streams.entries import Cell, LifeEvent, Row
@@ -27,8 +27,8 @@ from braid.streams.sampling import SamplingSpec
 from braid.streams.topology import StreamSpec, Topology
 from braid.streams.transcript import Transcript
 from tests.engine.harness import stock, trained
-from tests.engine.test_rows import row_topologies
-from tests.engine.test_views import THINK_ALOUD
+from tests.engine.session.test_rows import row_topologies
+from tests.engine.session.test_views import THINK_ALOUD
 from tests.engine.witness import TOLERANCE, UNSHRUNK, WitnessCore, drive, told
 from tests.properties import examples
 

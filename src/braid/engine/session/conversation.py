@@ -41,25 +41,25 @@ from braid.engine.backend import (
     Trim,
     closer_of,
 )
-from braid.engine.coming import coming_rows, demand_of_piece, demand_of_rows, within
 from braid.engine.editing.editable import DRIFT_BOUND, MOST_DRAFTED, Counts, EditableTurn, Mode
 from braid.engine.editing.facts import changes_a_fact
 from braid.engine.editing.history import History, told_history
 from braid.engine.editing.room import require_room
 from braid.engine.editing.splicing import Part, needs_of
 from braid.engine.editing.taken import Shape, Taken, shape_of
-from braid.engine.ground import Ground, Unanswered
 from braid.engine.guessing.ahead import BooksOnly, StepAhead, StepsAhead
 from braid.engine.guessing.guesses import MAX_TOKENS
 from braid.engine.guessing.session_guesses import Asked, SessionGuesses
-from braid.engine.lanes import InputLane, OutputLane, Waiting
-from braid.engine.policy import RowPlan
-from braid.engine.record import LedgerLine, News, Record, as_event
-from braid.engine.rowmaker import NextRows, RowMaker
 from braid.engine.scheduler import Demand, Grant
-from braid.engine.shared_prefix import SharedPrefix
-from braid.engine.stage import Stage
-from braid.engine.starts import Predicate, decide_wait, is_unread, note_sureness, require_supported
+from braid.engine.session.coming import coming_rows, demand_of_piece, demand_of_rows, within
+from braid.engine.session.ground import Ground, Unanswered
+from braid.engine.session.lanes import InputLane, OutputLane, Waiting
+from braid.engine.session.policy import RowPlan
+from braid.engine.session.record import LedgerLine, News, Record, as_event
+from braid.engine.session.rowmaker import NextRows, RowMaker
+from braid.engine.session.shared_prefix import SharedPrefix
+from braid.engine.session.stage import Stage
+from braid.engine.session.starts import Predicate, decide_wait, is_unread, note_sureness, require_supported
 from braid.errors import (
     BraidError,
     ContextOverflowError,

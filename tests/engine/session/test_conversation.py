@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from braid.checks.subject import RecordingCore
-from braid.engine.conversation import Conversation
 from braid.engine.scheduler import SchedulerPolicy
+from braid.engine.session.conversation import Conversation
 from braid.errors import (
     CheckpointConflictError,
     ContextOverflowError,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from braid.engine.backend import Capabilities
-from braid.engine.lanes import InputLane, OutputLane
+from braid.engine.session.lanes import InputLane, OutputLane
 from braid.errors import InputError, UnsupportedByBackend
 from braid.streams.lanes import LaneTable
 from braid.streams.patterns import Dense

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from braid.engine import ground as ground_module
 from braid.engine.backend import Close, Drop, Entry, Item, Trim, closer_of
-from braid.engine.ground import Ground, Unanswered
-from braid.engine.stage import Stage
+from braid.engine.session import ground as ground_module
+from braid.engine.session.ground import Ground, Unanswered
+from braid.engine.session.stage import Stage
 from braid.streams.entries import Cell, LifeEvent, Row
 from braid.streams.topology import StreamSpec, Topology
 from braid.streams.transcript import Transcript

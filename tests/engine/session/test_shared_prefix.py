@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from braid.engine.policy import RowPlan
-from braid.engine.shared_prefix import SharedPrefix
-from braid.engine.stage import Stage
+from braid.engine.session.policy import RowPlan
+from braid.engine.session.shared_prefix import SharedPrefix
+from braid.engine.session.stage import Stage
 from braid.streams.topology import StreamSpec, Topology
 from braid.testing import NullModel
 from tests.engine.harness import codec

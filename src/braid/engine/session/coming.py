@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from braid.engine.lanes import RANKS, OutputLane
-from braid.engine.policy import Backlog, RowPlan, next_rows
-from braid.engine.rowmaker import NextRows
 from braid.engine.scheduler import Demand, Grant
-from braid.engine.stage import Stage
-from braid.engine.starts import Predicate, asks_first, num_entered, why_start
+from braid.engine.session.lanes import RANKS, OutputLane
+from braid.engine.session.policy import Backlog, RowPlan, next_rows
+from braid.engine.session.rowmaker import NextRows
+from braid.engine.session.stage import Stage
+from braid.engine.session.starts import Predicate, asks_first, num_entered, why_start
 from braid.streams.stream_spec import AdaptiveWait, Trigger
 
 __all__ = ["coming_rows", "demand_of_piece", "demand_of_rows", "within"]

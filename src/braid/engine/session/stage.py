@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from copy import copy
 
 from braid.engine.backend import ModelCard, closer_of
-from braid.engine.lanes import InputLane, OutputLane
-from braid.engine.preamble import Preamble
+from braid.engine.session.lanes import InputLane, OutputLane
+from braid.engine.session.preamble import Preamble
 from braid.errors import DirectionError, StreamClosedError
 from braid.model.chat import Chat
 from braid.streams.lanes import LaneTable

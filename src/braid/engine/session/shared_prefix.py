@@ -15,9 +15,9 @@ from copy import copy
 from itertools import islice
 
 from braid.engine.backend import Cell
-from braid.engine.policy import RowPlan
-from braid.engine.preamble import Preamble
-from braid.engine.stage import Stage
+from braid.engine.session.policy import RowPlan
+from braid.engine.session.preamble import Preamble
+from braid.engine.session.stage import Stage
 
 __all__ = ["SharedPrefix"]
 

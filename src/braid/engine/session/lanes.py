@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from braid.engine.stops import StopMatcher
+from braid.engine.session.stops import StopMatcher
 from braid.streams.events import DeltaBuffer, TokenOdds
 from braid.streams.lanes import Lane
 from braid.streams.stream_spec import StreamSpec, Trigger

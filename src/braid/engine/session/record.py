@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from braid.engine.lanes import OutputLane
+from braid.engine.session.lanes import OutputLane
 from braid.streams.entries import Cell, LifeEvent, LifeKind, Row
 from braid.streams.events import (
     CellData,

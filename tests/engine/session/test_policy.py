@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braid.engine.policy import Backlog, next_rows
-from braid.engine.stops import StopMatcher
+from braid.engine.session.policy import Backlog, next_rows
+from braid.engine.session.stops import StopMatcher
 
 backlogs = st.lists(
     st.tuples(st.integers(0, 9), st.sampled_from(["paced", "burst"])), min_size=1, max_size=4
