@@ -20,9 +20,10 @@ from braid.streams.text import IncrementalTokenizer
 if TYPE_CHECKING:
     from braid.engine.editing.history import History
     from braid.engine.session.conversation import Conversation
+    from braid.engine.session.preamble import Preamble
     from braid.model.codec import TokenizerCodec
 
-__all__ = ["require_room"]
+__all__ = ["has_outgrown", "require_room"]
 
 _PIECE = 4
 """Characters that are tokenised at once, for each token that there is room for."""
@@ -57,6 +58,13 @@ def require_room(conversation: Conversation, texts: Mapping[str, str], history: 
     lack = around.lacks(sizes)
     if lack is not None:
         raise lack
+
+
+def has_outgrown(conversation: Conversation) -> bool:
+    """Whether what was said before leaves no room in the model's context for any turn; in views, which read it all."""
+    preamble = conversation.stage.preamble
+    limit = conversation.model.max_positions
+    return preamble is not None and sum(_spans_in_views(preamble, conversation, {}).values()) > limit
 
 
 @dataclass
@@ -106,10 +114,7 @@ class _Around:
     def _in_views(self, sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
         """Tokens of each span, and positions, once each output has said one token."""
         assert self.preamble is not None, "views have one"
-        spans = {PREAMBLE: len(self.preamble.wanted_ids), **sizes}
-        for lane in self.books.stage.open_outputs():
-            spans[lane.label] = 1
-            spans[closer_of(lane.label)] = len(self.preamble.closer_ids(lane.spec))
+        spans = _spans_in_views(self.preamble, self.books, sizes)
         return spans, sum(spans.values())
 
     def _in_rows(self, sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
@@ -126,6 +131,15 @@ class _Around:
         if stage.keeps_silence:
             spans = {lane.label: lane.num_kept + num_rows for lane in (*stage.inputs, *stage.open_outputs())}
         return spans, self.conversation.t + num_rows
+
+
+def _spans_in_views(preamble: Preamble, books: Conversation, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Tokens of each span, once each output has said one token."""
+    spans = {PREAMBLE: preamble.num_wanted, **sizes}
+    for lane in books.stage.open_outputs():
+        spans[lane.label] = 1
+        spans[closer_of(lane.label)] = len(preamble.closer_ids(lane.spec))
+    return spans
 
 
 def _num_tokens(codec: TokenizerCodec, before: str, text: str, most: int) -> int:

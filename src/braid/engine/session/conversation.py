@@ -44,7 +44,7 @@ from braid.engine.backend import (
 from braid.engine.editing.editable import DRIFT_BOUND, MOST_DRAFTED, Counts, EditableTurn, Mode
 from braid.engine.editing.facts import changes_a_fact
 from braid.engine.editing.history import History, told_history
-from braid.engine.editing.room import require_room
+from braid.engine.editing.room import has_outgrown, require_room
 from braid.engine.editing.splicing import Part, needs_of
 from braid.engine.editing.taken import Shape, Taken, shape_of
 from braid.engine.guessing.ahead import BooksOnly, StepAhead, StepsAhead
@@ -244,6 +244,7 @@ class Conversation:
         Raises:
             DirectionError, UnknownStreamError, StreamClosedError, SessionClosedError
             QueueFullError: Too much waits to be read already; nothing was taken.
+            ContextOverflowError: In views, what was said before leaves no room for another turn.
         """
         lane = self._input(stream)
         require_whole(text)
@@ -252,6 +253,7 @@ class Conversation:
             return
         self._require_queue_room(lane)
         if not self._in_turn:
+            self._require_room_for_a_turn()
             self._begin_turn(now)
         if lane.has_ended or not lane.text:
             self.record.state(lane.label, "active")
@@ -304,6 +306,7 @@ class Conversation:
 
         Raises:
             EmptyInputError: No input has any text in this turn.
+            ContextOverflowError: As for `write`.
         """
         self._require_open()
         inputs = self.stage.inputs
@@ -313,6 +316,7 @@ class Conversation:
         self._require_live("end")
         turn_end = None if self.stage.in_views else self.model.turn_end_id
         if not self._in_turn and any(lane.held_over.strip() for lane in inputs):
+            self._require_room_for_a_turn()
             self._begin_turn(now)
         if not any(lane.text for lane in inputs):
             raise EmptyInputError(
@@ -934,6 +938,11 @@ class Conversation:
         if self.stage.in_views:
             self._retire_unread()
         coming = self._next_rows(now)
+        if self._has_filled_context(coming):
+            for lane in self.stage.outputs:
+                if lane.is_awake:
+                    self._sleep(lane, "length")
+            coming = self._next_rows(now)
         if not coming.is_something and (ground.is_evicted or not self._preamble_is_stale):
             self._settle()
             coming = self._next_rows(now)
@@ -1262,7 +1271,9 @@ class Conversation:
 
     @property
     def _preamble_is_stale(self) -> bool:
-        return self.stage.preamble is not None and self.stage.preamble.is_stale
+        """Whether the cache lacks some of the preamble; of one that leaves no room for a turn, nothing is wanted."""
+        is_stale = self.stage.preamble is not None and self.stage.preamble.is_stale
+        return is_stale and (self._in_turn or not has_outgrown(self))
 
     def _item(self, kind: Kind, entries: Sequence[Entry]) -> Item:
         self.asked = [(e.lane, not e.ask.draws) for e in entries if e.ask is not None]
@@ -1270,11 +1281,33 @@ class Conversation:
 
     def _require_length(self, coming: NextRows) -> None:
         """Refuse what would lie beyond the context, before its beginning is read."""
+        self._require_context(self._length_with(coming))
+
+    def _length_with(self, coming: NextRows) -> int:
+        """Positions that the session takes, the next rows among them."""
         if self.stage.in_views:
-            length = self.stage.kv_tokens + sum(count for _, count in self._rows.needs(coming))
-        else:
-            length = self.record.t + (coming.rows.num_rows if coming.rows is not None else 0)
-        self._require_context(length)
+            return self.stage.kv_tokens + sum(count for _, count in self._rows.needs(coming))
+        return self.record.t + (coming.rows.num_rows if coming.rows is not None else 0)
+
+    def _has_filled_context(self, coming: NextRows) -> bool:
+        """Whether nobody but outputs that have begun goes on, and the context has no room for what they say next."""
+        if not coming.is_something or coming.starters or coming.curious:
+            return False
+        if coming.rows is not None and (coming.rows.burst or coming.rows.row):
+            return False
+        limit, length = (
+            self.model.max_positions,
+            self.stage.kv_tokens if self.stage.in_views else self.record.t,
+        )
+        return length + len(self.stage.outputs) > limit and self._length_with(coming) > limit
+
+    def _require_room_for_a_turn(self) -> None:
+        if has_outgrown(self):
+            raise ContextOverflowError(
+                f"what was said before leaves no room for another turn in the {self.model.max_positions} positions "
+                f"that {self.model.name} was made for: go on in a new session with a summary, or send a snapshot "
+                "whose messages leave out the beginning"
+            )
 
     def _require_context(self, length: int) -> None:
         limit = self.model.max_positions

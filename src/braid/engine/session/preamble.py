@@ -96,6 +96,11 @@ class Preamble:
         return list(self._cached)
 
     @property
+    def num_wanted(self) -> int:
+        """Tokens that the span should hold."""
+        return len(self._wanted)
+
+    @property
     def wanted_ids(self) -> list[int]:
         """The tokens that the span should hold."""
         return list(self._wanted)
