@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ToolDesk"]
 
-DRAFT_POLL_S = 0.02
-"""Seconds after which a result that came during a draft is tried again."""
-
 
 class ToolDesk:
     """Serves one session; entered and left with it. It is the `ToolPort` of its runner.
@@ -69,8 +66,7 @@ class ToolDesk:
         drafted, waits until that is committed: a draft holds what the application says, and nothing else.
         """
         try:
-            while not self._is_told(stream, text):  # noqa: ASYNC110 (the engine's thread rings no bell here)
-                await anyio.sleep(DRAFT_POLL_S)
+            await self._handle.changed.until(lambda: self._is_told(stream, text) or None)
         finally:
             self._tell("result_came")
 
