@@ -4,7 +4,8 @@
     known    │ counted where their length is unsure │ known   │
 
 Beyond the model's context, or in a cache that is smaller, the turn could only fail after its commit, and the session
-with it. So it is refused before it takes the place of the snapshot before.
+with it. So it is refused before it takes the place of the snapshot before. A session whose past alone is beyond the
+context waits for a snapshot that tells less of it.
 """
 
 from __future__ import annotations
