@@ -120,10 +120,8 @@ def _write(
     """What was rightly worked out → what was written for it."""
     for place, right in enumerate(steps):
         carried = _carry_on(right, values)
-        if (
-            carried is None
-        ):  # the right step would be one more fault: it does not follow from what was written
-            return None
+        if carried is None:
+            return None  # the right step would be one more fault: it does not follow from what was written
         wrong = _spoil(carried, rng, kinds, written) if place in marked else None
         if wrong is None:
             written.append(carried)

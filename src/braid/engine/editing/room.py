@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from braid.engine.session.preamble import Preamble
     from braid.model.codec import TokenizerCodec
 
-__all__ = ["has_outgrown", "require_room"]
+__all__ = ["has_outgrown", "require_room", "require_room_for_a_turn"]
 
 _PIECE = 4
 """Characters that are tokenised at once, for each token that there is room for."""
@@ -66,6 +66,21 @@ def has_outgrown(conversation: Conversation) -> bool:
     preamble = conversation.stage.preamble
     limit = conversation.model.max_positions
     return preamble is not None and sum(_spans_in_views(preamble, conversation, {}).values()) > limit
+
+
+def require_room_for_a_turn(conversation: Conversation) -> None:
+    """Refuse to begin a turn that what was said before leaves no room for.
+
+    Raises:
+        ContextOverflowError
+    """
+    if has_outgrown(conversation):
+        model = conversation.model
+        raise ContextOverflowError(
+            f"what was said before leaves no room for another turn in the {model.max_positions} positions that "
+            f"{model.name} was made for: go on in a new session with a summary, or send a snapshot whose messages "
+            "leave out the beginning"
+        )
 
 
 @dataclass

@@ -44,7 +44,7 @@ from braid.engine.backend import (
 from braid.engine.editing.editable import DRIFT_BOUND, MOST_DRAFTED, Counts, EditableTurn, Mode
 from braid.engine.editing.facts import changes_a_fact
 from braid.engine.editing.history import History, told_history
-from braid.engine.editing.room import has_outgrown, require_room
+from braid.engine.editing.room import has_outgrown, require_room, require_room_for_a_turn
 from braid.engine.editing.splicing import Part, needs_of
 from braid.engine.editing.taken import Shape, Taken, shape_of
 from braid.engine.guessing.ahead import BooksOnly, StepAhead, StepsAhead
@@ -253,7 +253,6 @@ class Conversation:
             return
         self._require_queue_room(lane)
         if not self._in_turn:
-            self._require_room_for_a_turn()
             self._begin_turn(now)
         if lane.has_ended or not lane.text:
             self.record.state(lane.label, "active")
@@ -316,7 +315,6 @@ class Conversation:
         self._require_live("end")
         turn_end = None if self.stage.in_views else self.model.turn_end_id
         if not self._in_turn and any(lane.held_over.strip() for lane in inputs):
-            self._require_room_for_a_turn()
             self._begin_turn(now)
         if not any(lane.text for lane in inputs):
             raise EmptyInputError(
@@ -1286,8 +1284,13 @@ class Conversation:
     def _length_with(self, coming: NextRows) -> int:
         """Positions that the session takes, the next rows among them."""
         if self.stage.in_views:
-            return self.stage.kv_tokens + sum(count for _, count in self._rows.needs(coming))
-        return self.record.t + (coming.rows.num_rows if coming.rows is not None else 0)
+            return self._length + sum(count for _, count in self._rows.needs(coming))
+        return self._length + (coming.rows.num_rows if coming.rows is not None else 0)
+
+    @property
+    def _length(self) -> int:
+        """Positions that the session takes."""
+        return self.stage.kv_tokens if self.stage.in_views else self.record.t
 
     def _has_filled_context(self, coming: NextRows) -> bool:
         """Whether nobody but outputs that have begun goes on, and the context has no room for what they say next."""
@@ -1295,19 +1298,9 @@ class Conversation:
             return False
         if coming.rows is not None and (coming.rows.burst or coming.rows.row):
             return False
-        limit, length = (
-            self.model.max_positions,
-            self.stage.kv_tokens if self.stage.in_views else self.record.t,
-        )
-        return length + len(self.stage.outputs) > limit and self._length_with(coming) > limit
-
-    def _require_room_for_a_turn(self) -> None:
-        if has_outgrown(self):
-            raise ContextOverflowError(
-                f"what was said before leaves no room for another turn in the {self.model.max_positions} positions "
-                f"that {self.model.name} was made for: go on in a new session with a summary, or send a snapshot "
-                "whose messages leave out the beginning"
-            )
+        limit = self.model.max_positions
+        may_be_full = self._length + len(self.stage.outputs) > limit  # cheap, and asked in every step
+        return may_be_full and self._length_with(coming) > limit
 
     def _require_context(self, length: int) -> None:
         limit = self.model.max_positions
@@ -1360,6 +1353,7 @@ class Conversation:
         self._end_turn()
 
     def _begin_turn(self, now: float) -> None:
+        require_room_for_a_turn(self)
         self._in_turn = self.is_first_due = True
         self._was_quiescent = False
         self._ended_at = self._said_at = None
