@@ -16,6 +16,7 @@ from braid.model.model import Model
 from braid.sessions.generate import generate, run_rows
 from braid.streams.presets import topology
 from braid.streams.topology import Topology
+from tests.properties import examples
 
 PROMPTS = (
     "What is the capital of France?",
@@ -29,7 +30,7 @@ PROMPTS = (
     "Why is the sky blue? 🌤️ Answer in one sentence.",
     "Give me a recipe for pancakes,\n\nwith  exact\tamounts.",
 )
-NUM_TOKENS = 64
+NUM_TOKENS = examples(64)
 TIE = 2e-3
 """Where the two likeliest tokens are closer than this in float32, either is right (design, section 10)."""
 

@@ -124,7 +124,7 @@ class Open(_Command):
         drift_bound: how far keys and values that are taken over behind an edit may be from what they should be,
             relative to their size; None leaves it to the server.
         guesses: `tenant`: the answers of this key's other sessions that ask for it are guesses for this one, and its
-            answers for them; where the server allows it.
+            answers for them; where the server allows it. `none`: only what is suggested is guessed.
         history: chat messages before the session's first turn, for topologies of views.
         tools: functions that the client runs; the topology needs a `tool_call` and a `tool_result` stream.
         forces_answers: make an output speak that owes an answer when everything else is silent.
@@ -144,7 +144,7 @@ class Open(_Command):
     most_drafted: _Count | None = None
     draft_after: Annotated[float, Field(ge=0, le=3600)] | None = None
     drift_bound: Annotated[float, Field(ge=0, le=1)] | None = None
-    guesses: Literal["session", "tenant"] = "session"
+    guesses: Literal["session", "tenant", "none"] = "session"
     history: Annotated[list[dict[str, Any]], Field(max_length=10_000)] = Field(
         default_factory=list[dict[str, Any]]
     )

@@ -37,7 +37,7 @@ from braid.streams.topology import Topology
 
 __all__ = ["EngineCore", "GuessesOf", "StepReport", "require_guesses_of"]
 
-GuessesOf = Literal["session", "tenant"]
+GuessesOf = Literal["session", "tenant", "none"]
 """Whose earlier answers are guesses: the session's own drafts alone, or those that its salt was given, too."""
 
 PREFIX_PAGES = 64
@@ -166,7 +166,7 @@ class EngineCore:
             topology, seed, copies, forces_answers, predicates, salt, max_queued, chat, most_drafted, draft_after,
                 drift_bound: As for `Conversation`.
             guesses: `tenant` takes the answers of other sessions of the same salt that asked for it as guesses, and
-                gives them its own; see `braid.engine.guessing.shared_guesses`.
+                gives them its own; see `braid.engine.guessing.shared_guesses`. `none` guesses what is suggested alone.
             ledger: The lines of its ledger so far, none for a new session; None keeps no ledger. Of one that goes on,
                 the news begins with all that happened since it was opened.
             now: The moment, on the engine's clock, in seconds.
@@ -212,6 +212,7 @@ class EngineCore:
                 if ledger:
                     conversation.ledger.resumed(now)
             conversation.guesses.shared = self.shared if guesses == "tenant" else None
+            conversation.guesses.learns = guesses != "none"
             if self.journal is not None:
                 settings["guesses"] = guesses
                 self.journal.opened(

@@ -179,7 +179,7 @@ class Engine:
                 they should be, relative to their size; 0 takes nothing over whose drift can be told.
             guesses: `tenant` takes answers of other sessions of the same salt that asked for it as guesses, too, and
                 gives them its own. No token changes, but whoever shares the salt may learn from the speed of an answer
-                what others were answered.
+                what others were answered. `none` guesses what `suggest` brings alone, as for a measurement.
             template: What the segments of snapshots are filled into; local ones become inputs of the topology.
 
         Raises:

@@ -207,12 +207,7 @@ class _Requests(_Snapshots):
         self._newest = self._asked = text
 
     def _open(self, **settings: Any) -> None:
-        super()._open(**settings)
-        self.conversation.guesses.add = _no_guess
-
-
-def _no_guess(label: str, tokens: Sequence[int]) -> None:
-    """What was answered to another request is of no use to this one."""
+        super()._open(guesses="none", **settings)
 
 
 def make_way(name: str, machine: Machine, topology: Topology, stream: str, longest: int) -> Way:

@@ -22,6 +22,7 @@ from braid.engine.editing.history import History, Standing, stand_on
 from braid.engine.editing.splicing import Splicer
 from braid.engine.editing.taken import Shape, Taken, shape_of
 from braid.engine.guessing.ahead import BooksOnly
+from braid.engine.guessing.read_text import to_be_read
 from braid.engine.scheduler import Grant
 from braid.streams.events import Reuse
 
@@ -255,6 +256,8 @@ class EditableTurn:
         told = {stream: text for stream, text in self.texts.items() if text and stream in is_open}
         if told:
             _do(twin, "tell", (told,), now)
+            if twin.guesses.learns:
+                twin.guesses.begin_turn(to_be_read(twin.stage))
         may_drift = self.mode != "exact" and not self._must_be_exact and standing.holds
         steps = _lead(twin, self.steps if standing.holds else [], now, may_drift=may_drift)
         if may_drift:
@@ -319,6 +322,8 @@ class EditableTurn:
 
     def _remember_run(self) -> None:
         """What the outputs said in this run is a guess for the next one."""
+        if not self.conversation.guesses.learns:
+            return
         said: dict[str, list[int]] = {}
         for step in self.steps:
             for label, token in step.said:

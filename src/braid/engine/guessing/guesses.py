@@ -19,10 +19,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol, Self
 
 from braid.errors import InputError
 
-__all__ = ["Cursor", "Guesses", "LaneDrafts", "Place", "SuffixAutomaton"]
+__all__ = ["Cursor", "Guesses", "LaneDrafts", "Place", "Reader", "SuffixAutomaton"]
 
 Place = tuple[int, int]
 """Where a reader of an automaton stands: a state, and how many of the last tokens it stands for."""
@@ -206,6 +207,26 @@ class SuffixAutomaton:
         return len(self._next) - 1
 
 
+class Reader(Protocol):
+    """Reads along with what a lane says, and guesses what comes next."""
+
+    def push(self, token: int) -> None:
+        """Add a token that the lane says."""
+        ...
+
+    def guess(self) -> int | None:
+        """The next token, or None."""
+        ...
+
+    def ahead(self, most: int) -> list[int]:
+        """The next tokens that are worth computing, so many at most; the reader stays where it is."""
+        ...
+
+    def copy(self) -> Self:
+        """Another one at the same place."""
+        ...
+
+
 class Guesses:
     """The drafts of a session, lane by lane, and what they make of its next words.
 
@@ -252,7 +273,7 @@ class Guesses:
         """
         self._lane(label).add(tokens)
 
-    def cursor(self, label: str, other: Cursor | None = None) -> Cursor:
+    def cursor(self, label: str, other: Reader | None = None) -> Cursor:
         """A reader at the beginning of a lane's answer; the lane need have no draft yet.
 
         Args:
@@ -308,7 +329,7 @@ class Cursor:
 
     __slots__ = ("_agrees", "_lane", "_least", "_num_said", "_other", "_place", "_said", "_version")
 
-    def __init__(self, lane: LaneDrafts, least: int, other: Cursor | None = None) -> None:
+    def __init__(self, lane: LaneDrafts, least: int, other: Reader | None = None) -> None:
         self._lane = lane
         self._least = least
         self._other = other

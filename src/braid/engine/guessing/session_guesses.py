@@ -4,6 +4,7 @@
     what an application suggests ──▶        ├──▶  a cursor an output, which reads along with what it says
     answers to others of its salt ──▶ SharedGuesses (if it was asked to)
                           ◀── its own answers, once a turn is over
+    what the output has read ──▶ ReadText (in a turn whose whole input is known)
 
 Nothing is followed before there is anything to guess from, so that a session without drafts pays nothing.
 """
@@ -14,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING
 
-from braid.engine.guessing.guesses import Cursor, Guesses
+from braid.engine.guessing.guesses import Cursor, Guesses, Reader
 
 if TYPE_CHECKING:
+    from braid.engine.guessing.read_text import ReadText
     from braid.engine.guessing.shared_guesses import SharedGuesses
 
 __all__ = ["Asked", "SessionGuesses"]
@@ -45,7 +47,11 @@ class SessionGuesses:
         """Where it gives its answers, and finds guesses where it has none of its own, if it was asked to."""
         self._labels = tuple(labels)
         self._salt = salt
-        self._drafts: Guesses | None = None
+        self.learns = True
+        """Whether what it drafts and reads is a guess, too, besides what is suggested."""
+        self._drafts = Guesses()
+        self._may_come = False
+        """Whether anything was ever added, be it nothing yet."""
         self._cursors: dict[str, Cursor] = {}
         self._answered: list[list[int]] = []
         """What the outputs said in a turn that is over, until it is shared."""
@@ -53,40 +59,44 @@ class SessionGuesses:
     @property
     def is_followed(self) -> bool:
         """Whether there is, or may be, anything to guess from."""
-        return self._drafts is not None
+        return bool(self._cursors)
 
     # ---- where guesses come from
 
     def add(self, label: str, tokens: Sequence[int]) -> None:
         """Take what an output has said in a draft, or may say, as a guess of what it says next time."""
-        if self._drafts is None:
-            self._drafts = Guesses()
+        self._may_come = True
         self._drafts.add(label, tokens)
 
     def only(self, said: Mapping[str, Sequence[int]]) -> None:
         """Guess that the outputs say this, and nothing else."""
         self._drafts = Guesses()
         for label, tokens in said.items():
-            self._drafts.add(label, tokens)
+            self.add(label, tokens)
 
     def read_along(self, other: SessionGuesses) -> None:
         """Guess what another session guesses, from the beginning of a turn."""
-        self._drafts = other._drafts
+        self._drafts, self._may_come = other._drafts, other._may_come
         self.begin_turn()
 
     # ---- what is said
 
-    def begin_turn(self) -> None:
-        """Follow the outputs from the beginning of what they say."""
-        shared = self.shared
-        if shared is not None and self._drafts is None:
-            self._drafts = Guesses()
-        drafts = self._drafts
-        if drafts is not None:
-            self._cursors = {
-                label: drafts.cursor(label, None if shared is None else shared.cursor(self._salt))
-                for label in self._labels
-            }
+    def begin_turn(self, read: Mapping[str, ReadText] | None = None) -> None:
+        """Follow the outputs from the beginning of what they say.
+
+        Args:
+            read: What they have read before, by label, where that is known.
+        """
+        self._cursors = {}
+        if self._may_come or self.shared is not None or read:
+            self._cursors = {label: self._cursor(label, (read or {}).get(label)) for label in self._labels}
+
+    def _cursor(self, label: str, read: ReadText | None) -> Cursor:
+        """A reader of all there is, the likeliest first."""
+        other: Reader | None = None if read is None else read.cursor()
+        if self.shared is not None:
+            other = self.shared.cursor(self._salt, other)
+        return self._drafts.cursor(label, other)
 
     def follows(self, label: str) -> bool:
         """Whether what an output says is followed."""
@@ -101,6 +111,7 @@ class SessionGuesses:
     def end_turn(self) -> None:
         """What was said in this turn may be a guess for sessions of the same salt."""
         self._answered = [] if self.shared is None else [cursor.said for cursor in self._cursors.values()]
+        self._cursors = {}
 
     def take_answered(self) -> list[list[int]]:
         """What is to be shared of a turn that is over."""

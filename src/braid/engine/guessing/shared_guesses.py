@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from braid.engine.guessing.guesses import Cursor, LaneDrafts, SuffixAutomaton
+from braid.engine.guessing.guesses import Cursor, LaneDrafts, Reader, SuffixAutomaton
 
 __all__ = ["LEAST_SHARED", "MOST_SALTS", "MOST_TOKENS", "MOST_TOKENS_IN_ALL", "SharedGuesses"]
 
@@ -77,9 +77,14 @@ class SharedGuesses:
         while len(self._salts) > 1 and self.num_tokens > self._most_in_all:
             self._forget_oldest()
 
-    def cursor(self, salt: str) -> Cursor:
-        """A reader at the beginning of an answer."""
-        return Cursor(self._of(salt), LEAST_SHARED)
+    def cursor(self, salt: str, other: Reader | None = None) -> Cursor:
+        """A reader at the beginning of an answer.
+
+        Args:
+            salt: Whose.
+            other: Asked where these answers have no guess.
+        """
+        return Cursor(self._of(salt), LEAST_SHARED, other)
 
     def _of(self, salt: str) -> LaneDrafts:
         answers = self._salts.pop(salt, None) or LaneDrafts(SuffixAutomaton(self._most_tokens))

@@ -245,10 +245,8 @@ class Hub:
     ) -> SessionHandle:
         backend = self._backend
         given = {**settings["engine"], "ledger": list(lines)}
-        if (
-            not self.service.settings.tenant_guesses
-        ):  # which may have been allowed when the session was opened
-            given["guesses"] = "session"
+        if given["guesses"] == "tenant" and not self.service.settings.tenant_guesses:
+            given["guesses"] = "session"  # it was allowed when the session was opened
         if any(spec.grammar is not None for spec in topology.streams.values()):
             await anyio.to_thread.run_sync(backend.warm, topology)
         await backend.admit()

@@ -213,7 +213,8 @@ class BraidOptions(_Part):
         show_internal: Whether inner streams come as `reasoning_content`.
         copies: How many copies of a stream there are.
         seed: Of all noise, where the request itself has none.
-        guesses: `tenant`: answers of other requests of the same key that ask for it are guesses for this one.
+        guesses: `tenant`: answers of other requests of the same key that ask for it are guesses for this one. `none`:
+            only a `prediction` is guessed.
         fall_back: Answer with one stream where inner streams would only cost time; the reply says whether, and why.
     """
 
@@ -222,7 +223,7 @@ class BraidOptions(_Part):
     show_internal: bool = False
     copies: dict[str, Annotated[int, Field(ge=1, le=64)]] = Field(default_factory=dict[str, int])
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    guesses: Literal["session", "tenant"] = "session"
+    guesses: Literal["session", "tenant", "none"] = "session"
     fall_back: bool = False
 
 

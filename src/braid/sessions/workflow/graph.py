@@ -19,6 +19,7 @@ from braid.sessions.workflow.stages import Function, Stage
 from braid.streams.strict import hint
 
 if TYPE_CHECKING:
+    from braid.engine.core import GuessesOf
     from braid.sessions.session import Engine
     from braid.sessions.workflow.run import Run
     from braid.sessions.workflow.told import WorkflowResult
@@ -82,7 +83,12 @@ class Workflow:
         return frozenset(self.order) - after
 
     def open(
-        self, engine: Engine | None = None, *, most_drafted: int = MOST_DRAFTED, max_parallel: int = 4
+        self,
+        engine: Engine | None = None,
+        *,
+        most_drafted: int = MOST_DRAFTED,
+        max_parallel: int = 4,
+        guesses: GuessesOf = "session",
     ) -> Run:
         """A run, to be entered with `async with`, whose input may change until it is committed.
 
@@ -91,6 +97,7 @@ class Workflow:
             most_drafted: Tokens that an answer on Braid may have ahead of the commit, in each draft; with 0 prompts are
                 only read ahead. An endpoint is asked for the whole answer.
             max_parallel: Stages that are computed ahead at the same time.
+            guesses: As for `Engine.open`; `none` draws every token of an answer on Braid by itself.
 
         Raises:
             WorkflowError: There is a prompt for Braid, and no engine.
@@ -98,20 +105,23 @@ class Workflow:
         """
         from braid.sessions.workflow.run import Run
 
-        return Run(self, engine, most_drafted=most_drafted, max_parallel=max_parallel)
+        return Run(self, engine, most_drafted=most_drafted, max_parallel=max_parallel, guesses=guesses)
 
-    async def run(self, engine: Engine | None, inputs: Mapping[str, str] | str) -> WorkflowResult:
+    async def run(
+        self, engine: Engine | None, inputs: Mapping[str, str] | str, *, guesses: GuessesOf = "session"
+    ) -> WorkflowResult:
         """Run once, with nothing computed ahead.
 
         Args:
             engine: As for `open`.
             inputs: All of them; a plain string is the first one's.
+            guesses: As for `open`.
 
         Raises:
             EmptyInputError: An input is missing.
             StageError: A stage has failed.
         """
-        async with self.open(engine, most_drafted=0) as run:
+        async with self.open(engine, most_drafted=0, guesses=guesses) as run:
             return await run.commit(inputs)
 
     def draw(self) -> str:

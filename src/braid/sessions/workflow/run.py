@@ -23,6 +23,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
+from braid.engine.core import GuessesOf, require_guesses_of
 from braid.errors import (
     EditAfterConsumed,
     EmptyInputError,
@@ -59,14 +60,21 @@ class Run:
     """
 
     def __init__(
-        self, workflow: Workflow, engine: Engine | None, *, most_drafted: int, max_parallel: int
+        self,
+        workflow: Workflow,
+        engine: Engine | None,
+        *,
+        most_drafted: int,
+        max_parallel: int,
+        guesses: GuessesOf,
     ) -> None:
+        require_guesses_of(guesses)
         if max_parallel < 1 or most_drafted < 0:
             raise InputError("max_parallel must be at least 1, and most_drafted at least 0")
         self.workflow = workflow
         is_remote = any(workflow.kind(name) == "endpoint" for name in workflow.order)
         self._may_draft = most_drafted > 0
-        self._worker = Worker(engine, Remote() if is_remote else None, most_drafted, max_parallel)
+        self._worker = Worker(engine, Remote() if is_remote else None, most_drafted, max_parallel, guesses)
         self._inputs: dict[str, str] = {}
         self._progress = {
             name: Progress(stage, workflow.kind(name), workflow.fields_of(name))

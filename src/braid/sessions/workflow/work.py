@@ -19,6 +19,7 @@ from braid.sessions.workflow.stages import Function, Prompt
 from braid.streams.events import DeltaEvent
 
 if TYPE_CHECKING:
+    from braid.engine.core import GuessesOf
     from braid.sessions.session import Engine
     from braid.sessions.workflow.progress import Job, Progress
 
@@ -37,10 +38,16 @@ class Worker:
         remote: For prompts at endpoints.
         most_drafted: Tokens that an answer may have ahead of the commit.
         max_parallel: Stages that are computed ahead at the same time.
+        guesses: What answers on Braid are guessed from.
     """
 
     def __init__(
-        self, engine: Engine | None, remote: Remote | None, most_drafted: int, max_parallel: int
+        self,
+        engine: Engine | None,
+        remote: Remote | None,
+        most_drafted: int,
+        max_parallel: int,
+        guesses: GuessesOf,
     ) -> None:
         self.memory = Memory()
         """What stages have given, by content; it is kept from one commit to the next."""
@@ -49,6 +56,7 @@ class Worker:
         self._engine = engine
         self._remote = remote
         self._most_drafted = most_drafted
+        self._guesses: GuessesOf = guesses
         self._slots = anyio.Semaphore(max_parallel)
 
     def require_served(self, stage: Prompt) -> None:
@@ -163,6 +171,7 @@ class Worker:
                     seed=stage.seed,
                     input="editable",
                     most_drafted=self._most_drafted,
+                    guesses=self._guesses,
                     draft_after=0.0,  # a stage begins when its prompt is stable
                 )
                 progress.session = await session.__aenter__()
