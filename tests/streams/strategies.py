@@ -49,6 +49,7 @@ def sampling_specs() -> st.SearchStrategy[SamplingSpec]:
         optional={
             "repetition_penalty": st.floats(1e-3, 3),
             "logit_bias": st.dictionaries(st.integers(0, 10**6), st.floats(-100, 100), max_size=2),
+            "silence_bias": st.floats(-100, 100),
             "seed": st.integers(0, 2**63 - 1),
         },
     )

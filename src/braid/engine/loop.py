@@ -137,10 +137,12 @@ class EngineLoop:
         """The topology as it would be served.
 
         Raises:
-            CheckpointConflictError, UnsupportedByBackend, UnsupportedModelError, InputError: As `start` would.
+            CheckpointConflictError, UnsupportedByBackend, UnsupportedModelError, SamplingError, InputError: As `start`
+                would.
         """
         settled = self.core.backend.settle(topology)
-        require_supported(settled, self.capabilities(), settings.get("predicates") or {})
+        silence = self.core.backend.model.silence_token_id
+        require_supported(settled, self.capabilities(), settings.get("predicates") or {}, silence)
         settled.lanes(settings.get("copies"))
         return settled
 

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from braid.checks.subject import RecordingCore
+from braid.engine.core import EngineCore
+from braid.engine.local import LocalBackend
+from braid.engine.loop import EngineLoop
 from braid.engine.scheduler import SchedulerPolicy
 from braid.engine.session.conversation import Conversation
 from braid.errors import (
@@ -18,6 +21,7 @@ from braid.errors import (
     NothingToForceError,
     PoolFullError,
     PoolTooSmallError,
+    SamplingError,
     SessionClosedError,
     StreamClosedError,
     UnknownStreamError,
@@ -97,6 +101,40 @@ def test_force_puts_words_into_a_mouth_and_interrupt_ends_them() -> None:
     drive(core, conversation)
     assert conversation.transcript.tokens("output")[-1][1] == core.model.turn_end_id
     assert conversation.turn_is_over
+
+
+def test_a_bias_of_silence_is_one_of_its_token_and_decides_how_soon_a_stream_speaks() -> None:
+    said: list[list[tuple[int, int]]] = []
+    for sampling in (
+        SamplingSpec(silence_bias=-100.0, logit_bias={257: -100.0}),
+        SamplingSpec(logit_bias={SILENCE: -100.0, 257: -100.0}),
+        SamplingSpec(silence_bias=-150.0, logit_bias={SILENCE: 50.0, 257: -100.0}),
+        SamplingSpec(silence_bias=100.0),
+    ):
+        core, conversation = opened(
+            rows_of(user=user(), output=output(sampling=sampling, max_tokens=6)), forces_answers=False
+        )
+        conversation.write("user", "hi there ")
+        conversation.end()
+        drive(core, conversation)
+        said.append(list(conversation.transcript.tokens("output")))
+    assert len(said[0]) == 6
+    assert said[0] == said[1] == said[2]
+    assert not said[3]
+
+
+def test_a_model_that_cannot_be_silent_has_no_bias_of_silence() -> None:
+    topology = Topology(decoding="views", streams={"user": user(), "output": output(wait_k="end")})
+    biased = topology.with_specs(
+        {"output": topology.streams["output"].model_copy(update={"sampling": SamplingSpec(silence_bias=-1.0)})}
+    )
+    core = EngineCore(LocalBackend(stock(), kv_tokens=400))
+    with pytest.raises(SamplingError, match="cannot be silent"):
+        core.open(biased)
+    with pytest.raises(SamplingError, match="cannot be silent"):
+        EngineLoop(core.backend).check(biased, {})
+    assert not core.conversations
+    core.close()
 
 
 @pytest.mark.parametrize(("limit", "reason"), [({"max_tokens": 5}, "length"), ({"stop": ("aaa",)}, "stop")])

@@ -275,13 +275,13 @@ def _is_worth_it(draft: Draft, text: str, suggested: int) -> bool:
 def _opening(conversation: Conversation) -> tuple[Topology, dict[str, Any]]:
     """What a session's twin is opened with.
 
-    Token ids are the large model's, so that biases of single tokens are left out.
+    Token ids are the large model's, and silence is, so that biases are left out.
     """
     topology = conversation.topology
     changes: dict[str, Any] = {}
     for name in topology.output_names:
         spec = topology.streams[name]
-        sampling = spec.sampling.model_copy(update={"logit_bias": {}})
+        sampling = spec.sampling.model_copy(update={"logit_bias": {}, "silence_bias": 0.0})
         changes[name] = spec.model_copy(update={"sampling": sampling, "logprobs": None})
     settings = {
         "seed": conversation.seed,

@@ -158,7 +158,9 @@ class Conversation:
         self.number = number
         self.salt = salt
         self.predicates = dict(predicates or {})
-        require_supported(self.topology, backend.capabilities(), self.predicates)
+        require_supported(
+            self.topology, backend.capabilities(), self.predicates, self.model.silence_token_id
+        )
         if chat is not None and self.topology.decoding != "views":
             raise InputError(
                 "a conversation so far is for topologies of views; give one of rows its past as input streams"
@@ -223,6 +225,10 @@ class Conversation:
         """The last answers."""
         self.asked: list[Asked] = []
         """Who is asked by the forward that is under way, and whether only how sure the model is."""
+        self._samplings = {
+            lane.label: lane.spec.sampling.of_model(self.model.silence_token_id)
+            for lane in self.stage.outputs
+        }
         self._compiled = {
             lane.label: self.model.grammars.compile(lane.spec.grammar, at_start=lane.spec.prefix is None)
             for lane in self.stage.outputs
@@ -1406,7 +1412,7 @@ class Conversation:
     def _draw(self, lane: OutputLane) -> Draw:
         silence = self.model.silence_token_id
         exempt = () if silence is None else (silence,)
-        sampling = lane.spec.sampling
+        sampling = self._samplings[lane.label]
         return Draw(
             sampling,
             lane.label,

@@ -29,10 +29,13 @@ Predicate = Callable[[str], bool]
 """Whether the text of a watched stream wakes the one that watches."""
 
 
-def require_supported(topology: Topology, can: Capabilities, predicates: Mapping[str, Predicate]) -> None:
-    """Refuse what this engine, or the backend under it, cannot honour.
+def require_supported(
+    topology: Topology, can: Capabilities, predicates: Mapping[str, Predicate], silence_token_id: int | None
+) -> None:
+    """Refuse what this engine, or the backend and the model under it, cannot honour.
 
     Raises:
+        SamplingError: A bias of silence, and the model cannot be silent.
         UnsupportedByBackend: A guard that holds a stream, or what the backend's capabilities exclude.
         InputError: A trigger names a predicate that was not given.
     """
@@ -47,7 +50,7 @@ def require_supported(topology: Topology, can: Capabilities, predicates: Mapping
     ):
         raise UnsupportedByBackend("this backend has no patterns; leave `patterns` out")
     for name, spec in topology.streams.items():
-        sampling = spec.sampling
+        sampling = spec.sampling.of_model(silence_token_id)
         if spec.held_by:
             raise UnsupportedByBackend(f"{name}: this engine has no guards; remove `held_by`")
         if (sampling.repetition_penalty != 1.0 or sampling.logit_bias) and not can.penalties:
