@@ -123,6 +123,7 @@ def test_small_runs_are_given_more_room() -> None:
     assert not missed(report(accuracy=share(8000, 10000)), report(accuracy=share(38, 50)))
 
 
+@pytest.mark.slow
 def test_it_runs_from_an_empty_folder_and_tells_what_is_not_reproduced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

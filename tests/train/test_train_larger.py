@@ -63,6 +63,7 @@ def test_the_recipe_is_the_default_one_but_larger() -> None:
     assert 12e6 < count < 25e6
 
 
+@pytest.mark.slow
 def test_it_trains_evaluates_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

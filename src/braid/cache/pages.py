@@ -14,7 +14,6 @@ acts: when the pool has too few free pages it raises, and nothing has changed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -169,18 +168,17 @@ class PagePool:
         Raises:
             IntegrityError: A page is leaked, freed too early, or a list is longer than its pages.
         """
-        owners: Counter[int] = Counter()
+        owners = np.zeros(self.num_pages, np.int64)
         for pages in self._lists:
-            owners.update(pages.pages)
+            np.add.at(owners, np.asarray(pages.pages, np.int64), 1)
             if len(pages.pages) != self.pages_for(pages.length):
                 raise IntegrityError(f"a list of {pages.length} tokens owns {len(pages.pages)} pages")
             if len(set(pages.pages)) != len(pages.pages):
                 raise IntegrityError("a list owns a page twice")
-        for page in range(self.num_pages):
-            if owners[page] != self._references[page]:
-                raise IntegrityError(
-                    f"page {page} has {self._references[page]} references and {owners[page]} owners"
-                )
+        for page in np.flatnonzero(owners != self._references):
+            raise IntegrityError(
+                f"page {page} has {self._references[page]} references and {owners[page]} owners"
+            )
         if self._num_free != int((self._references == 0).sum()):
             raise IntegrityError(f"{self._num_free} pages are counted as free, which they are not")
 

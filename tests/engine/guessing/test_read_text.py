@@ -47,7 +47,9 @@ def test_a_guess_goes_on_where_the_last_words_stand(text: list[int], said: list[
         assert is_there
         # No more than twice as many as the run has that speaks for them, somewhere where they follow.
         longest = max(
-            length for length in range(1, count + 1) if set(places(text, said[:count], length)) & set(is_there)
+            length
+            for length in range(1, count + 1)
+            if set(places(text, said[:count], length)) & set(is_there)
         )
         assert len(ahead) <= 2 * longest
         assert cursor.ahead(1) == ahead[:1]

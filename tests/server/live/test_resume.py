@@ -399,6 +399,7 @@ def free_port() -> int:
         return probing.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_after_kill_9_in_the_middle_of_twenty_sessions_all_go_on_and_nothing_is_lost_or_doubled(
     database: str,
 ) -> None:

@@ -16,7 +16,7 @@ All of them run on the same engine and sample alike, so that they differ in noth
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from braid.bench.typing.machine import Machine

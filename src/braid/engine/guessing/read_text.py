@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class ReadText:
     def after(self) -> dict[tuple[int, int], int]:
         """By two tokens the place behind their last occurrence; where nothing follows, there is none."""
         tokens = self.tokens
-        return {pair: at + LEAST_READ for at, pair in enumerate(zip(tokens, tokens[1:-1], strict=False))}
+        return {pair: at + LEAST_READ for at, pair in enumerate(pairwise(tokens[:-1]))}
 
     def cursor(self) -> ReadCursor:
         """A reader at the beginning of an answer."""

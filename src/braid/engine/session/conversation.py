@@ -158,9 +158,7 @@ class Conversation:
         self.number = number
         self.salt = salt
         self.predicates = dict(predicates or {})
-        require_supported(
-            self.topology, backend.capabilities(), self.predicates, self.model.silence_token_id
-        )
+        require_supported(self.topology, backend.capabilities(), self.predicates, self.model.silence_token_id)
         if chat is not None and self.topology.decoding != "views":
             raise InputError(
                 "a conversation so far is for topologies of views; give one of rows its past as input streams"
