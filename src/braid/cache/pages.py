@@ -170,12 +170,14 @@ class PagePool:
         """
         owners = np.zeros(self.num_pages, np.int64)
         for pages in self._lists:
-            np.add.at(owners, np.asarray(pages.pages, np.int64), 1)
             if len(pages.pages) != self.pages_for(pages.length):
                 raise IntegrityError(f"a list of {pages.length} tokens owns {len(pages.pages)} pages")
             if len(set(pages.pages)) != len(pages.pages):
                 raise IntegrityError("a list owns a page twice")
-        for page in np.flatnonzero(owners != self._references):
+            owners[pages.pages] += 1
+        wrong = np.flatnonzero(owners != self._references)
+        if wrong.size:
+            page = wrong[0]
             raise IntegrityError(
                 f"page {page} has {self._references[page]} references and {owners[page]} owners"
             )

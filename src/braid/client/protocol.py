@@ -45,6 +45,7 @@ __all__ = [
     "End",
     "Flush",
     "Force",
+    "GuessesOf",
     "Interrupt",
     "Notice",
     "Open",
@@ -76,6 +77,9 @@ __all__ = [
 
 MAX_ID = 64
 """Characters of a command's id."""
+
+GuessesOf = Literal["session", "tenant", "none"]
+"""What a session guesses from, see `Open`."""
 
 _Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
 _Count = Annotated[int, Field(ge=0)]
@@ -144,7 +148,7 @@ class Open(_Command):
     most_drafted: _Count | None = None
     draft_after: Annotated[float, Field(ge=0, le=3600)] | None = None
     drift_bound: Annotated[float, Field(ge=0, le=1)] | None = None
-    guesses: Literal["session", "tenant", "none"] = "session"
+    guesses: GuessesOf = "session"
     history: Annotated[list[dict[str, Any]], Field(max_length=10_000)] = Field(
         default_factory=list[dict[str, Any]]
     )

@@ -72,7 +72,7 @@ class Client:
         most_drafted: int | None = None,
         draft_after: float | None = None,
         drift_bound: float | None = None,
-        guesses: Literal["session", "tenant", "none"] = "session",
+        guesses: protocol.GuessesOf = "session",
         template: Mapping[str, Any] | None = None,
         show: Literal["external", "all"] = "external",
         rows: bool = False,

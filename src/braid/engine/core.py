@@ -38,7 +38,8 @@ from braid.streams.topology import Topology
 __all__ = ["EngineCore", "GuessesOf", "StepReport", "require_guesses_of"]
 
 GuessesOf = Literal["session", "tenant", "none"]
-"""Whose earlier answers are guesses: the session's own drafts alone, or those that its salt was given, too."""
+"""What is guessed from, besides what is suggested: the session's own drafts and what it reads; the answers that its
+salt was given, too; or nothing."""
 
 PREFIX_PAGES = 64
 """Pages of unused prefixes that are given up at once when the pool is full."""

@@ -44,7 +44,8 @@ def wished(topology: Topology, output: str, wish: Wish) -> Topology:
     """The topology whose output answers as it is wished; its own limits and biases hold beside that."""
     spec = topology.streams[output]
     longest = wish.max_tokens if spec.max_tokens is None else min(spec.max_tokens, wish.max_tokens)
-    biases = {name: getattr(spec.sampling, name) for name in ("logit_bias", "silence_bias")}
+    own = spec.sampling
+    biases = {"logit_bias": own.logit_bias, "silence_bias": own.silence_bias}
     sampling = wish.sampling.model_copy(update=biases)
     update = {"stop": (*spec.stop, *wish.until), "max_tokens": longest, "sampling": sampling}
     return topology.with_specs({output: spec.model_copy(update=update)})

@@ -124,14 +124,8 @@ def test_a_bias_of_silence_is_one_of_its_token_and_decides_how_soon_a_stream_spe
 
 
 def test_a_model_that_cannot_be_silent_has_no_bias_of_silence() -> None:
-    topology = Topology(decoding="views", streams={"user": user(), "output": output(wait_k="end")})
-    biased = topology.with_specs(
-        {
-            "output": topology.streams["output"].model_copy(
-                update={"sampling": SamplingSpec(silence_bias=-1.0)}
-            )
-        }
-    )
+    loud = output(wait_k="end", sampling=SamplingSpec(silence_bias=-1.0))
+    biased = Topology(decoding="views", streams={"user": user(), "output": loud})
     core = EngineCore(LocalBackend(stock(), kv_tokens=400))
     with pytest.raises(SamplingError, match="cannot be silent"):
         core.open(biased)

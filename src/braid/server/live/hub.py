@@ -245,7 +245,7 @@ class Hub:
     ) -> SessionHandle:
         backend = self._backend
         given = {**settings["engine"], "ledger": list(lines)}
-        if given["guesses"] == "tenant" and not self.service.settings.tenant_guesses:
+        if given.get("guesses") == "tenant" and not self.service.settings.tenant_guesses:
             given["guesses"] = "session"  # it was allowed when the session was opened
         if any(spec.grammar is not None for spec in topology.streams.values()):
             await anyio.to_thread.run_sync(backend.warm, topology)

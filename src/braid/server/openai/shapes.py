@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from braid.engine.core import GuessesOf
 from braid.server.openai.refusals import naming
 from braid.streams.text import require_whole
 
@@ -223,7 +224,7 @@ class BraidOptions(_Part):
     show_internal: bool = False
     copies: dict[str, Annotated[int, Field(ge=1, le=64)]] = Field(default_factory=dict[str, int])
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    guesses: Literal["session", "tenant", "none"] = "session"
+    guesses: GuessesOf = "session"
     fall_back: bool = False
 
 
